@@ -1,0 +1,65 @@
+"""Databases for every test: fresh, private, on SQLite and on a PostgreSQL that comes along."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.binaries import ServerNotFound
+from tests.support.postgres import ExternalPostgres, Postgres, PostgresServer
+
+EXTERNAL_URL = "ATOMIC_TEST_POSTGRES_URL"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The server that the whole session shares; make databases on it, but never hurt it."""
+    if url := os.environ.get(EXTERNAL_URL):
+        yield ExternalPostgres(url)
+        return
+    with _own_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A started server of this test's own, to be frozen, killed and restarted."""
+    with _own_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty PostgreSQL database: `postgresql://…`."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite database file that does not exist yet: `sqlite:///…`."""
+    return f"sqlite:///{tmp_path / 'atomic.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database of each kind in turn, as SQLAlchemy names it."""
+    fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+def broker_url(database_url: str) -> str:
+    """The same database as Celery's `broker_url` names it: `atomic+…`."""
+    return f"atomic+{database_url}"
+
+
+def _own_server() -> PostgresServer:
+    try:
+        return PostgresServer()
+    except ServerNotFound as error:
+        pytest.fail(str(error), pytrace=False)

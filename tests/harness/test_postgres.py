@@ -1,0 +1,97 @@
+"""The private server does what the fault tests will ask of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from tests.support.postgres import Postgres, PostgresServer
+from tests.support.waiting import wait_until
+
+
+def test_databases_are_empty_and_apart(postgres: Postgres) -> None:
+    first, second = postgres.create_database(), postgres.create_database()
+    _run(first, "CREATE TABLE only_here (n int)")
+
+    with pytest.raises(psycopg2.errors.UndefinedTable):
+        _run(second, "SELECT * FROM only_here")
+
+    postgres.drop_database(first)
+    postgres.drop_database(second)
+
+
+def test_dropping_a_database_cuts_off_who_is_connected(postgres: Postgres) -> None:
+    url = postgres.create_database()
+    connection = psycopg2.connect(url)
+
+    postgres.drop_database(url)
+
+    with pytest.raises(psycopg2.OperationalError), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    connection.close()
+
+
+def test_a_killed_server_keeps_what_was_committed(own_postgres: PostgresServer) -> None:
+    url = own_postgres.create_database()
+    _run(url, "CREATE TABLE kept AS SELECT 42 AS n")
+
+    own_postgres.kill(signal.SIGKILL)
+    with pytest.raises(psycopg2.OperationalError):
+        psycopg2.connect(url)
+    own_postgres.start()
+
+    assert _run(url, "SELECT n FROM kept") == [(42,)]
+
+
+def test_a_restarted_server_answers_under_the_same_url(own_postgres: PostgresServer) -> None:
+    url = own_postgres.create_database()
+    own_postgres.restart()
+    assert _run(url, "SELECT 1") == [(1,)]
+
+
+def test_a_frozen_server_answers_only_after_it_is_thawed(own_postgres: PostgresServer) -> None:
+    url = own_postgres.create_database()
+    connection = psycopg2.connect(url)
+    [(backend,)] = _run_on(connection, "SELECT pg_backend_pid()")
+
+    own_postgres.kill(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(backend).status() == psutil.STATUS_STOPPED, 10)
+    own_postgres.kill(signal.SIGCONT)
+
+    assert _run_on(connection, "SELECT 1") == [(1,)]
+    connection.close()
+
+
+def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = (
+        "import os, pathlib, signal, sys\n"
+        "from tests.support.postgres import PostgresServer\n"
+        "server = PostgresServer()\n"
+        "server.start()\n"
+        f"pathlib.Path({str(pid_file)!r}).write_text(str(server._process.pid))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False)
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), 30, f"server {pid} outlived its parent")
+
+
+def _run(url: str, statement: str) -> list[tuple[object, ...]]:
+    connection = psycopg2.connect(url)
+    try:
+        return _run_on(connection, statement)
+    finally:
+        connection.close()
+
+
+def _run_on(connection: psycopg2.extensions.connection, statement: str) -> list[tuple[object, ...]]:
+    with connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []

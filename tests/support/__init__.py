@@ -1,0 +1,1 @@
+"""What tests, benchmarks and examples need around the product: servers, proxies, waiting."""
