@@ -1,0 +1,184 @@
+"""The settings, checked once and together."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atomic_celery.errors import ConfigError
+
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
+_LABEL_KEY = re.compile(r"[A-Za-z0-9._-]{1,63}\Z")
+_LABEL_VALUE_LENGTH = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set.
+
+    A field ``lease_s`` is the Celery setting ``atomic_lease`` and the variable ``ATOMIC_LEASE``; see `from_sources`.
+    """
+
+    prefix: str = "atomic"
+    lease_s: float = 30.0
+    renew_every_s: float = 10.0
+    lease_margin_s: float = 1.0
+    report_every_s: float = 5.0
+    stale_after_s: float = 15.0
+    recover_every_s: float = 2.0
+    max_crashes: int = 5
+    notify: bool = True
+    statement_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    shutdown_timeout_s: float | None = None
+    idle_exit_ms: int | None = None
+    revoked_keep_s: float = 7 * 24 * 3600.0
+    slots: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    provider_id: str | None = None
+    state_dir: str | None = None
+    password_file: str | None = None
+    token_file: str | None = None
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease in the database's unit."""
+        return round(self.lease_s * 1000)
+
+
+def _problems(settings: Settings) -> Iterable[str]:
+    if not _PREFIX.match(settings.prefix):
+        yield (
+            "prefix must be 1 to 24 characters of a-z, 0-9 and _, starting with a letter, "
+            f"got {settings.prefix!r}"
+        )
+    if settings.lease_margin_s <= 0 or settings.lease_s <= settings.lease_margin_s:
+        yield f"lease must be longer than its margin of {settings.lease_margin_s:g} s, got {settings.lease_s:g}"
+    if not 0 < settings.renew_every_s <= settings.lease_s / 3:
+        yield f"renew_every must be in (0, lease / 3 = {settings.lease_s / 3:g}], got {settings.renew_every_s:g}"
+    if settings.statement_timeout_s >= settings.lease_s:
+        yield f"statement_timeout must be shorter than the lease of {settings.lease_s:g} s"
+    if settings.stale_after_s <= settings.report_every_s:
+        yield f"stale_after must be longer than report_every ({settings.report_every_s:g} s)"
+    for name in ("report_every_s", "recover_every_s", "statement_timeout_s", "connect_timeout_s"):
+        if getattr(settings, name) <= 0:
+            yield f"{_key(name)} must be above 0, got {getattr(settings, name):g}"
+    if settings.max_crashes < 1:
+        yield f"max_crashes must be at least 1, got {settings.max_crashes}"
+    if settings.slots is not None and settings.slots < 1:
+        yield f"slots must be at least 1, got {settings.slots}"
+    if settings.password_file and settings.token_file:
+        yield "password_file and token_file are both set; a database takes exactly one credential"
+    yield from _label_problems(settings.labels)
+
+
+def _label_problems(labels: Mapping[str, str]) -> Iterable[str]:
+    for key, value in labels.items():
+        if not _LABEL_KEY.match(key):
+            yield f"label {key!r}: a key is 1 to 63 letters, digits, '.', '_' or '-'"
+        if len(value) > _LABEL_VALUE_LENGTH:
+            yield f"label {key!r}: a value has at most {_LABEL_VALUE_LENGTH} characters"
+
+
+def from_sources(*sources: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
+    """Build the settings from mappings, the first that knows a key wins.
+
+    Args:
+        sources: Mappings of unprefixed keys (``lease``, ``slots``), most important first; None counts as unset.
+        env: ``ATOMIC_*`` variables are looked up here, after the first source and before the others.
+
+    Raises:
+        ConfigError: An unknown key (with the nearest known one), a value of the wrong type, or values that
+            do not fit each other.
+    """
+    first, *others = sources or ({},)
+    merged: dict[str, Any] = {}
+    for source in (first, _environment(os.environ if env is None else env), *others):
+        for key, value in source.items():
+            if value is not None:
+                merged.setdefault(_field_of(key), value)
+    return Settings(**{name: _convert(name, value) for name, value in merged.items()})
+
+
+def celery_keys(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick the ``atomic_*`` keys out of a Celery configuration, unprefixed."""
+    return {key[len("atomic_") :].lower(): conf[key] for key in conf if key.lower().startswith("atomic_")}
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Only known names: other programs' ``ATOMIC_*`` variables are none of our business."""
+    return {key: env[f"ATOMIC_{key.upper()}"] for key in _FIELDS if f"ATOMIC_{key.upper()}" in env}
+
+
+def _key(field_name: str) -> str:
+    return field_name[:-2] if field_name.endswith("_s") else field_name
+
+
+_FIELDS: dict[str, dataclasses.Field[Any]] = {_key(f.name): f for f in dataclasses.fields(Settings)}
+
+
+def _field_of(key: str) -> str:
+    try:
+        return _FIELDS[key].name
+    except KeyError:
+        near = difflib.get_close_matches(key, _FIELDS, n=1)
+        hint = f"; did you mean 'atomic_{near[0]}'?" if near else ""
+        raise ConfigError(f"unknown setting 'atomic_{key}'{hint}") from None
+
+
+def _convert(name: str, value: Any) -> Any:
+    kind = str(_FIELDS[_key(name)].type)
+    convert = next(convert for word, convert in _CONVERTERS if kind.startswith(word))
+    try:
+        return convert(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"atomic_{_key(name)}: expected {kind}, got {value!r}") from error
+
+
+_BOOLEAN_WORDS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, str):
+        return bool(value)
+    if value.lower() not in _BOOLEAN_WORDS:
+        raise ValueError(value)
+    return _BOOLEAN_WORDS[value.lower()]
+
+
+def _labels(value: Any) -> dict[str, str]:
+    """Accept a mapping, ``key=value`` strings, or one string of them with commas."""
+    if isinstance(value, Mapping):
+        return {str(key): str(item) for key, item in value.items()}
+    pairs = value.split(",") if isinstance(value, str) else list(value)
+    return dict(_label(pair) for pair in pairs if pair)
+
+
+def _label(pair: str) -> tuple[str, str]:
+    key, equals, value = pair.partition("=")
+    if not equals:
+        raise ValueError(pair)
+    return key.strip(), value
+
+
+_CONVERTERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("bool", _boolean),
+    ("int", int),
+    ("float", float),
+    ("Mapping", _labels),
+    ("str", str),
+)

@@ -1,0 +1,89 @@
+"""What can go wrong, as one tree.
+
+AtomicError
+├── ConfigError (also a ValueError)
+├── StoreError
+│   ├── StoreUnavailable   transient
+│   ├── StoreBusy          transient
+│   └── SchemaMismatch
+├── QueueError
+│   ├── QueueNotFound
+│   ├── QueueInUse
+│   └── QueueNotEmpty
+└── LeaseLost
+
+Every error survives a pickle, says what, which and what to do, and is raised ``from`` the driver's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class AtomicError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    transient: ClassVar[bool] = False
+    """Whether the same call may succeed later."""
+
+
+class ConfigError(AtomicError, ValueError):
+    """A setting, URL or option is wrong, or does not fit another one."""
+
+
+class StoreError(AtomicError):
+    """The database refused or could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, went away, or did not answer in time."""
+
+    transient = True
+
+
+class StoreBusy(StoreError):
+    """The database could not do it just now: a lock, a deadlock, a full connection table."""
+
+    transient = True
+
+
+class SchemaMismatch(StoreError):
+    """The tables are missing, older, or newer than this version of the package."""
+
+
+class QueueError(AtomicError):
+    """A queue is not what the caller took it for."""
+
+    def __init__(self, queue: str, message: str) -> None:
+        super().__init__(message)
+        self.queue = queue
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, str(self))
+
+
+class QueueNotFound(QueueError):
+    """No queue has that name."""
+
+
+class QueueInUse(QueueError):
+    """The queue still has consumers."""
+
+
+class QueueNotEmpty(QueueError):
+    """The queue still has messages."""
+
+
+class LeaseLost(AtomicError):
+    """The message is no longer ours: its fence moved on, or its lease ran out."""
+
+    def __init__(self, message_id: int, fence: int, *, doing: str, reason: str = "expired") -> None:
+        super().__init__(f"lost message {message_id} (fence {fence}, {reason}) while {doing}")
+        self.message_id, self.fence, self.doing, self.reason = message_id, fence, doing, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_lease_lost, (self.message_id, self.fence, self.doing, self.reason)
+
+
+def _rebuild_lease_lost(message_id: int, fence: int, doing: str, reason: str) -> LeaseLost:
+    return LeaseLost(message_id, fence, doing=doing, reason=reason)

@@ -1,0 +1,44 @@
+"""Named points at which a test may stop, freeze or kill this very process.
+
+Nothing happens unless ``ATOMIC_FAULTS`` is set when the process starts, e.g.
+``ATOMIC_FAULTS="turn.committing=kill,claim.done=stop@3"``: kill at the first ``turn.committing``, stop (SIGSTOP)
+at the third ``claim.done``. ``raise`` raises `InjectedFault`. A comma ends one order; ``@n`` says at which visit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
+
+
+class InjectedFault(Exception):
+    """Raised where a test asked for it."""
+
+
+def _parse(text: str) -> dict[str, tuple[str, int]]:
+    orders: dict[str, tuple[str, int]] = {}
+    for order in filter(None, (part.strip() for part in text.split(","))):
+        point, _, action = order.partition("=")
+        verb, _, visit = action.partition("@")
+        orders[point] = (verb or "kill", int(visit or 1))
+    return orders
+
+
+_orders = _parse(os.environ.get("ATOMIC_FAULTS", ""))
+_visits: Counter[str] = Counter()
+
+
+def reach(point: str) -> None:
+    """Say that execution has come to *point*; returns at once unless a fault was ordered there."""
+    if not _orders or point not in _orders:
+        return
+    _visits[point] += 1
+    verb, visit = _orders[point]
+    if _visits[point] != visit:
+        return
+    if verb == "raise":
+        raise InjectedFault(point)
+    os.kill(os.getpid(), _SIGNALS[verb])
