@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -68,19 +71,31 @@ def test_a_frozen_server_answers_only_after_it_is_thawed(own_postgres: PostgresS
     connection.close()
 
 
-def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    script = (
-        "import os, pathlib, signal, sys\n"
-        "from tests.support.postgres import PostgresServer\n"
-        "server = PostgresServer()\n"
-        "server.start()\n"
-        f"pathlib.Path({str(pid_file)!r}).write_text(str(server._process.pid))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=False)
-    pid = int(pid_file.read_text())
+ABANDON = """
+import os, signal
+from tests.support.postgres import PostgresServer
+server = PostgresServer()
+server.start()
+print(server.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")
+def test_a_server_dies_with_the_process_that_started_it(open_directory: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(open_directory)}
+    command = [sys.executable, "-c", ABANDON]
+    run = subprocess.run(command, check=False, env=environment, stdout=subprocess.PIPE, text=True)
+    pid = int(run.stdout)
     wait_until(lambda: not psutil.pid_exists(pid), 30, f"server {pid} outlived its parent")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that the server's account can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
 
 
 def _run(url: str, statement: str) -> list[tuple[object, ...]]:

