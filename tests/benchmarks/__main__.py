@@ -1,0 +1,123 @@
+"""``python -m tests.benchmarks``: measure, print a table, write JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks import __doc__ as description
+from tests.benchmarks import bare, drain, pickup, publishing, subjects
+from tests.benchmarks.database import temporary
+from tests.benchmarks.results import Report, Result, machine
+from tests.benchmarks.servers import NotInstalledError
+from tests.benchmarks.subjects import Subject
+from tests.support.postgres import Postgres, PostgresServer
+
+_CPU_COUNT = 2
+_STOCK = {"shared_buffers": "128MB", "synchronous_commit": "on"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    drain_divisor: int = 1
+    publish_count: int = 2_000
+    pickup_count: int = 200
+    repetitions: int = 3
+    bare_s: float = 3.0
+
+
+_QUICK = Scale(drain_divisor=20, publish_count=100, pickup_count=20, repetitions=1, bare_s=0.2)
+
+
+class Run:
+    """One run of the chosen benchmarks on one PostgreSQL server."""
+
+    def __init__(self, server: Postgres, scale: Scale, benchmarks: Sequence[str]) -> None:
+        self._server = server
+        self._scale = scale
+        self._benchmarks = benchmarks
+        version = str(server.execute("SHOW server_version")[0][0])
+        self.report = Report(machine(version))
+
+    def bare(self) -> None:
+        """Measure the database by itself."""
+        if "bare" in self._benchmarks:
+            with temporary(self._server) as database:
+                values = bare.measure(database, self._scale.bare_s, self._scale.pickup_count)
+            self._record("bare", "postgresql", values)
+
+    def subject(self, name: str, opened: subjects.Opener) -> None:
+        """Measure one subject, or note why it cannot be."""
+        try:
+            with (
+                tempfile.TemporaryDirectory() as directory,
+                opened(Path(directory), self._server) as subject,
+            ):
+                self._measure(subject)
+        except NotInstalledError as error:
+            self.report.not_measured[name] = str(error)
+
+    def _measure(self, subject: Subject) -> None:
+        scale = self._scale
+        if "drain" in self._benchmarks:
+            count = subject.drain_count // scale.drain_divisor
+            self._record("drain", subject.name, drain.measure(subject, count, scale.repetitions))
+        if "publish" in self._benchmarks:
+            values = publishing.measure(subject, scale.publish_count, scale.repetitions)
+            self._record("publish", subject.name, values)
+        if "pickup" in self._benchmarks:
+            self._record("pickup", subject.name, pickup.measure(subject, scale.pickup_count))
+
+    def _record(self, benchmark: str, subject: str, values: dict[str, float]) -> None:
+        print(f"{benchmark} {subject}: {values}", flush=True)
+        self.report.results.append(Result(benchmark, subject, values))
+
+
+def _names(known: Sequence[str]) -> object:
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name and name != "none"]
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; known: {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run what the command line asks for."""
+    benchmarks, peers = ["bare", "drain", "publish", "pickup"], list(subjects.PEERS)
+    parser = argparse.ArgumentParser(
+        "python -m tests.benchmarks",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", type=_names(benchmarks), default=benchmarks, help="comma-separated"
+    )
+    parser.add_argument(
+        "--peers", type=_names(peers), default=peers, help="comma-separated, or none"
+    )
+    parser.add_argument("--quick", action="store_true", help="small counts: shows that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, too")
+    chosen = parser.parse_args(arguments)
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CPU_COUNT])
+    with PostgresServer(durable=True, settings=_STOCK) as server:
+        run = Run(server, _QUICK if chosen.quick else Scale(), chosen.only)
+        run.bare()
+        for name in chosen.peers:
+            run.subject(name, subjects.PEERS[name])
+    if chosen.json:
+        run.report.write(chosen.json)
+    print(run.report)
+    return run.report
+
+
+if __name__ == "__main__":
+    main()
