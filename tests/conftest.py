@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.binaries import ServerNotFound
+from tests.support.pgbouncer import PgBouncer, PoolerNotFound
 from tests.support.postgres import ExternalPostgres, Postgres, PostgresServer
 
 EXTERNAL_URL = "ATOMIC_TEST_POSTGRES_URL"
@@ -37,6 +38,17 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
+
+
+@pytest.fixture
+def pooler(own_postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """Start a PgBouncer in transaction mode before a server of this test's own (-m pooler)."""
+    try:
+        pgbouncer = PgBouncer(own_postgres)
+    except PoolerNotFound as error:
+        pytest.fail(str(error), pytrace=False)
+    with pgbouncer:
+        yield pgbouncer
 
 
 @pytest.fixture

@@ -8,16 +8,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +24,7 @@ import psutil
 import psycopg2
 
 from tests.support.binaries import Account, postgres_directory, unprivileged
+from tests.support.daemons import free_port, launch, log_tail
 from tests.support.waiting import wait_until
 
 SETTINGS = {
@@ -135,17 +133,7 @@ class PostgresServer(Postgres):
         if self.running:
             return
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(),
-                cwd="/",
-                preexec_fn=_die_with_parent(),
-                start_new_session=True,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                **self._account.popen_options(),  # type: ignore[call-overload]
-            )
+        self._process = launch(self._command(), self._account, self.log_path)
         wait_until(self._started, START_S, self._log_tail)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -231,30 +219,13 @@ class PostgresServer(Postgres):
         return len(lines) >= 8 and lines[7].strip() == "ready"
 
     def _log_tail(self) -> str:
-        tail = self.log_path.read_text(errors="replace").splitlines()[-30:]
-        return "\n".join([f"PostgreSQL in {self._binaries} did not start:", *tail])
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+        return f"PostgreSQL in {self._binaries} did not start:\n{log_tail(self.log_path)}"
 
 
 def _new_directory(account: Account) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="atomic-pg-"))
     account.own(directory)
     return directory
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    # A test run that is killed must not leave its server behind. Only Linux can promise that.
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    pr_set_pdeathsig = 1
-    return lambda: libc.prctl(pr_set_pdeathsig, signal.SIGQUIT)
 
 
 def _tree(pid: int) -> list[psutil.Process]:
