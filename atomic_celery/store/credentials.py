@@ -1,0 +1,132 @@
+"""Where the password of a connection comes from, asked again for every new one.
+
+A secret is held only while a connection is being opened. Files are not cached, so a password that
+another process keeps fresh needs no restart; open sessions outlive the secret they began with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy import Engine, event
+
+from atomic_celery import errors
+from atomic_celery.config import Settings
+from atomic_celery.store.urls import StoreUrl
+
+logger = logging.getLogger(__name__)
+
+
+class Credential(Protocol):
+    """One way to prove who we are."""
+
+    def secret(self) -> str | None:
+        """Return the password to use for a connection opened now; None leaves it to libpq.
+
+        Raises:
+            StoreUnavailable: There is none at the moment.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UrlPassword:
+    """The password in the URL, or libpq's own means (a ``.pgpass`` file, peer, certificates)."""
+
+    url: StoreUrl
+
+    def secret(self) -> str | None:
+        """Return the URL's password."""
+        return self.url.password
+
+    def __repr__(self) -> str:
+        return f"UrlPassword({str(self.url)!r})"
+
+
+class SecretFile:
+    """A file that holds the password, alone on its first line.
+
+    Args:
+        setting: What to call the file in messages: ``password_file`` or ``token_file``.
+    """
+
+    def __init__(self, setting: str, path: str) -> None:
+        self._setting, self._path = setting, Path(path).expanduser().absolute()
+        self._warned = False
+
+    def secret(self) -> str:
+        """Read the file.
+
+        Raises:
+            StoreUnavailable: It cannot be read, or is empty; a later try may find it written.
+        """
+        try:
+            with self._path.open(encoding="utf-8") as file:
+                self._warn_if_others_can_read(file.fileno())
+                secret = file.read().strip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise errors.StoreUnavailable(
+                f"cannot read {self._setting} {self._path}: {why}"
+            ) from None
+        if not secret or "\n" in secret or "\0" in secret:
+            fault = "holds more than one line" if secret else "is empty"
+            raise errors.StoreUnavailable(
+                f"{self._setting} {self._path} {fault}; write the secret into it and nothing else"
+            )
+        return secret
+
+    def _warn_if_others_can_read(self, descriptor: int) -> None:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & (stat.S_IRGRP | stat.S_IROTH) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "other users can read %s %s (mode %04o): chmod 600 %s",
+                self._setting,
+                self._path,
+                mode,
+                self._path,
+            )
+
+    def __repr__(self) -> str:
+        return f"SecretFile({self._setting!r}, {str(self._path)!r})"
+
+
+def choose(url: StoreUrl, settings: Settings) -> Credential:
+    """Return the one credential that *url* and *settings* name.
+
+    Raises:
+        ConfigError: They name more than one, or one for a database that takes none.
+    """
+    files = [
+        SecretFile(setting, path)
+        for setting in ("password_file", "token_file")
+        if (path := getattr(settings, setting))
+    ]
+    if files and url.dialect == "sqlite":
+        raise errors.ConfigError(f"{files[0]!r}: a SQLite file takes no password")
+    if len(files) + (url.password is not None) > 1:
+        named = " and ".join(
+            [*map(repr, files), *(["the URL"] if url.password is not None else [])]
+        )
+        raise errors.ConfigError(f"a password comes from {named}; keep exactly one of them")
+    return files[0] if files else UrlPassword(url)
+
+
+def present(credential: Credential, engine: Engine) -> None:
+    """Make *engine* ask *credential* for every physical connection that it opens."""
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _record: Any, arguments: Any, parameters: dict[str, Any]) -> Any:
+        return dialect.connect(*arguments, **with_secret(credential, parameters))
+
+
+def with_secret(credential: Credential, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of libpq *parameters* that holds the secret as well."""
+    secret = credential.secret()
+    return parameters if secret is None else {**parameters, "password": secret}
