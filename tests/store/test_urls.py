@@ -48,7 +48,11 @@ SECRET = "s3cr3t"
 )
 def test_a_url_means_what_libpq_says_it_means(text: str) -> None:
     meant = dict(StoreUrl.parse(f"atomic+{text}").parameters)
-    assert meant == {name: value for name, value in parse_dsn(text).items() if value}
+    assert meant == _as_libpq_reads(text)
+
+
+def _as_libpq_reads(text: str) -> dict[str, str]:
+    return {name: value for name, value in parse_dsn(text).items() if value.strip(",")}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_whatever_it_consists_of_a_url_survives_being_written_out(
     url = StoreUrl.parse(f"atomic+postgresql://{login}@{where}/{quote(database, safe='')}")
 
     assert StoreUrl.parse(url.reveal()) == url
-    assert parse_dsn(url.reveal().removeprefix("atomic+")) == dict(url.parameters)
+    assert _as_libpq_reads(url.reveal().removeprefix("atomic+")) == dict(url.parameters)
     assert dict(url.parameters)["password"] == url.password == password
 
 
