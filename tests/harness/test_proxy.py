@@ -67,9 +67,7 @@ def test_it_forwards(url: str, proxy: Proxy) -> None:
     wait_until(lambda: proxy.connection_count == 0, 10)
 
 
-def test_a_paused_request_arrives_after_restore(
-    url: str, proxy: Proxy, postgres: Postgres, postgres_url: str
-) -> None:
+def test_a_paused_request_arrives_after_restore(url: str, proxy: Proxy, postgres: Postgres, postgres_url: str) -> None:
     session = Session(url)
     proxy.pause()
     session.begin("CREATE TABLE late ()")
@@ -82,9 +80,7 @@ def test_a_paused_request_arrives_after_restore(
     assert _exists(postgres, postgres_url, "late")
 
 
-def test_a_swallowed_request_never_arrives(
-    url: str, proxy: Proxy, postgres: Postgres, postgres_url: str
-) -> None:
+def test_a_swallowed_request_never_arrives(url: str, proxy: Proxy, postgres: Postgres, postgres_url: str) -> None:
     session = Session(url)
     proxy.blackhole()
     session.begin("CREATE TABLE swallowed ()")
@@ -123,9 +119,7 @@ def test_only_the_held_request_waits(url: str, proxy: Proxy) -> None:
     assert writer.finish() == "done"
 
 
-def test_a_lost_answer_was_carried_out(
-    url: str, proxy: Proxy, postgres: Postgres, postgres_url: str
-) -> None:
+def test_a_lost_answer_was_carried_out(url: str, proxy: Proxy, postgres: Postgres, postgres_url: str) -> None:
     session, bystander = Session(url), Session(url)
     lost = proxy.drop_next_response(b"COMMIT", after=b"CREATE TABLE unanswered")
     assert bystander.ask("BEGIN; SELECT 1; COMMIT") == "done"
@@ -141,7 +135,5 @@ def test_a_lost_answer_was_carried_out(
 
 
 def _exists(postgres: Postgres, url: str, table: str) -> bool:
-    [(found,)] = postgres.execute(
-        f"SELECT to_regclass('{table}') IS NOT NULL", database=urlsplit(url).path[1:]
-    )
+    [(found,)] = postgres.execute(f"SELECT to_regclass('{table}') IS NOT NULL", database=urlsplit(url).path[1:])
     return bool(found)

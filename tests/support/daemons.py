@@ -13,9 +13,7 @@ from pathlib import Path
 from tests.support.binaries import Account
 
 
-def launch(
-    command: Sequence[str | Path], account: Account, log_path: Path
-) -> subprocess.Popen[bytes]:
+def launch(command: Sequence[str | Path], account: Account, log_path: Path) -> subprocess.Popen[bytes]:
     """Start *command* under *account* in a session of its own, writing to *log_path*."""
     with log_path.open("ab") as log:
         return subprocess.Popen(

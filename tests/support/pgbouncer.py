@@ -56,9 +56,7 @@ class PgBouncer:
 
     def __enter__(self) -> PgBouncer:
         """Start it and wait until it listens."""
-        self._process = launch(
-            [self._program, self._directory / "pgbouncer.ini"], self._account, self._log_path
-        )
+        self._process = launch([self._program, self._directory / "pgbouncer.ini"], self._account, self._log_path)
         wait_until(self._listening, START_S, lambda: log_tail(self._log_path))
         return self
 
