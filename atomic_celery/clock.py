@@ -28,6 +28,10 @@ class Moment:
         """Whether *now* is past this moment by either clock: the earlier one wins."""
         return now.monotonic_s >= self.monotonic_s or now.wall_s >= self.wall_s
 
+    def seconds_from(self, now: Moment) -> float:
+        """Return how long until this moment by whichever clock is first; below 0 once past."""
+        return min(self.monotonic_s - now.monotonic_s, self.wall_s - now.wall_s)
+
 
 NEVER = Moment(float("inf"), float("inf"))
 

@@ -1,0 +1,42 @@
+"""Which message the code that runs here holds, if any.
+
+The pool says so around every task (`holding`); whoever publishes or writes on the task's behalf
+asks `running`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The message that is being executed, and the proof that it may be."""
+
+    message_id: int
+    fence: int
+    task_id: str | None = None
+    outbox: list[Any] = field(default_factory=list, compare=False)
+    """Writes that travel back to the host and are committed together with the end of the claim."""
+
+
+_running: ContextVar[Running | None] = ContextVar("atomic_running", default=None)
+
+
+def running() -> Running | None:
+    """Return the message this context executes; None outside a task."""
+    return _running.get()
+
+
+@contextmanager
+def holding(message: Running | None) -> Iterator[Running | None]:
+    """Let *message* be the one that runs here, until the block ends."""
+    token = _running.set(message)
+    try:
+        yield message
+    finally:
+        _running.reset(token)
