@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,21 +66,37 @@ class Run:
 
     def _measure(self, subject: Subject) -> None:
         scale = self._scale
-        if "drain" in self._benchmarks:
-            count = subject.drain_count // scale.drain_divisor
-            self._record("drain", subject.name, drain.measure(subject, count, scale.repetitions))
-        if "publish" in self._benchmarks:
-            values = publishing.measure(subject, scale.publish_count, scale.repetitions)
-            self._record("publish", subject.name, values)
-        if "pickup" in self._benchmarks:
-            self._record("pickup", subject.name, pickup.measure(subject, scale.pickup_count))
+        drain_count = subject.drain_count // scale.drain_divisor
+        measures: dict[str, Callable[[], dict[str, float]]] = {
+            "drain": lambda: drain.measure(subject, drain_count, scale.repetitions),
+            "publish": lambda: publishing.measure(subject, scale.publish_count, scale.repetitions),
+            "pickup": lambda: pickup.measure(subject, scale.pickup_count),
+        }
+        for benchmark in self._benchmarks:
+            if benchmark in measures:
+                values = measures[benchmark]()
+                if subject.database:
+                    values = self.report.beside_bare(values)
+                self._record(benchmark, subject.name, values)
 
     def _record(self, benchmark: str, subject: str, values: dict[str, float]) -> None:
-        print(f"{benchmark} {subject}: {values}", flush=True)
-        self.report.results.append(Result(benchmark, subject, values))
+        result = Result(benchmark, subject, values)
+        self.report.results.append(result)
+        print(result, flush=True)
 
 
-def _names(known: Sequence[str]) -> object:
+@contextmanager
+def _two_cpus() -> Iterator[None]:
+    # Every process started meanwhile inherits it: workers, servers, publishers.
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:_CPU_COUNT])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name and name != "none"]
         if unknown := set(names) - set(known):
@@ -91,28 +108,25 @@ def _names(known: Sequence[str]) -> object:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run what the command line asks for."""
-    benchmarks, peers = ["bare", "drain", "publish", "pickup"], list(subjects.PEERS)
+    benchmarks = ["bare", "drain", "publish", "pickup"]
+    ours, peers = list(subjects.OURS), list(subjects.PEERS)
     parser = argparse.ArgumentParser(
         "python -m tests.benchmarks",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--only", type=_names(benchmarks), default=benchmarks, help="comma-separated"
-    )
-    parser.add_argument(
-        "--peers", type=_names(peers), default=peers, help="comma-separated, or none"
-    )
+    parser.add_argument("--only", type=_names(benchmarks), default=benchmarks, help="comma-separated")
+    parser.add_argument("--ours", type=_names(ours), default=ours, help="comma-separated, or none")
+    parser.add_argument("--peers", type=_names(peers), default=peers, help="comma-separated, or none")
     parser.add_argument("--quick", action="store_true", help="small counts: shows that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, too")
     chosen = parser.parse_args(arguments)
 
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CPU_COUNT])
-    with PostgresServer(durable=True, settings=_STOCK) as server:
+    with _two_cpus(), PostgresServer(durable=True, settings=_STOCK) as server:
         run = Run(server, _QUICK if chosen.quick else Scale(), chosen.only)
         run.bare()
-        for name in chosen.peers:
-            run.subject(name, subjects.PEERS[name])
+        for name in [*chosen.ours, *chosen.peers]:
+            run.subject(name, {**subjects.OURS, **subjects.PEERS}[name])
     if chosen.json:
         run.report.write(chosen.json)
     print(run.report)

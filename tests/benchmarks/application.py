@@ -31,9 +31,7 @@ def stamp(sent_ns: int) -> None:
 
 @cache
 def _stamps() -> int:
-    return os.open(
-        environment.directory() / "stamps", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
-    )
+    return os.open(environment.directory() / "stamps", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 @cache

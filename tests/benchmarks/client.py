@@ -57,9 +57,7 @@ def _timed(count: int, publish: Callable[[], object]) -> dict[str, Any]:
     return {"count": count, "seconds": time.perf_counter() - started}
 
 
-MODES: dict[str, Callable[[int], dict[str, Any]]] = {
-    mode.__name__: mode for mode in (single, grouped, pickup, purge)
-}
+MODES: dict[str, Callable[[int], dict[str, Any]]] = {mode.__name__: mode for mode in (single, grouped, pickup, purge)}
 
 if __name__ == "__main__":
     print(json.dumps(MODES[sys.argv[1]](int(sys.argv[2]))))

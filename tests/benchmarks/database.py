@@ -63,8 +63,7 @@ class Database:
         """
         wait_until(self._is_deserted, describe=f"somebody is still connected to {self.name}")
         [(commits, wal_bytes)] = self.server.execute(
-            "SELECT xact_commit, pg_current_wal_lsn() - '0/0'"
-            f" FROM pg_stat_database WHERE datname = '{self.name}'"
+            f"SELECT xact_commit, pg_current_wal_lsn() - '0/0' FROM pg_stat_database WHERE datname = '{self.name}'"
         )
         return Cost(int(commits), int(wal_bytes))
 

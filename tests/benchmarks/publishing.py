@@ -11,10 +11,7 @@ from tests.benchmarks.subjects import Subject
 
 def measure(subject: Subject, count: int, repetitions: int) -> dict[str, float]:
     """Messages a second in each mode the subject has; the median of *repetitions*."""
-    return {
-        f"{mode}_per_s": median(_rate(subject, mode, count) for _ in range(repetitions))
-        for mode in subject.modes
-    }
+    return {f"{mode}_per_s": median(_rate(subject, mode, count) for _ in range(repetitions)) for mode in subject.modes}
 
 
 def _rate(subject: Subject, mode: str, count: int) -> float:

@@ -10,6 +10,14 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+_BARE = {  # what the bare database does instead
+    "tasks_per_s": "drain_100_per_s",
+    "single_per_s": "insert_1_per_s",
+    "grouped_per_s": "insert_100_per_s",
+    "bulk_per_s": "insert_100_per_s",
+    "p50_ms": "pickup_p50_ms",
+    "p95_ms": "pickup_p95_ms",
+}
 _PACKAGES = ("celery", "kombu", "redis", "pgmq", "psycopg2-binary")
 
 
@@ -20,6 +28,10 @@ class Result:
     benchmark: str
     subject: str
     values: Mapping[str, float]
+
+    def __str__(self) -> str:
+        values = " ".join(f"{name}={_cell(value)}" for name, value in self.values.items())
+        return f"{self.benchmark} {self.subject}: {values}"
 
 
 @dataclass
@@ -33,6 +45,12 @@ class Report:
     def write(self, path: Path) -> None:
         """Write everything to *path* as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    def beside_bare(self, values: Mapping[str, float]) -> dict[str, float]:
+        """*values*, and the ratio of each to what the bare database did in this run."""
+        bare = {name: self.value("bare", "postgresql", counterpart) for name, counterpart in _BARE.items()}
+        ratios = {f"{n}/bare": values[n] / b for n, b in bare.items() if b and n in values}
+        return {**values, **ratios}
 
     def value(self, benchmark: str, subject: str, name: str) -> float | None:
         """One value, or None if it was not measured."""

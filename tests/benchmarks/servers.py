@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.postgres import free_port
+from tests.support.binaries import Account
+from tests.support.daemons import free_port, launch, log_tail
 from tests.support.waiting import wait_until
 
 _RABBIT_PATH = "/usr/lib/rabbitmq/bin"  # the real scripts; those on PATH insist on a system user
@@ -37,30 +37,20 @@ def find(program: str, *, path: str | None = None) -> str:
 def redis(directory: Path) -> Iterator[int]:
     """A Redis server with its default persistence; yields its port."""
     port = free_port()
-    command = [
-        find("redis-server"),
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        str(directory),
-    ]
-    with _process(command, log=directory / "redis.log"):
-        wait_until(lambda: _answers(port), describe="Redis does not listen")
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)]
+    with _running([find("redis-server"), *options], port, directory / "redis.log"):
         yield port
 
 
 class RabbitNode:
-    """A RabbitMQ node and the commands that ask it."""
+    """A RabbitMQ node with a name registry of its own, and the commands that ask it."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
         self._server = find("rabbitmq-server", path=_RABBIT_PATH)
         self._control = find("rabbitmqctl", path=_RABBIT_PATH)
         self._log = directory / "rabbitmq.log"
-        self._environment = {
-            **os.environ,
+        self._settings = {
             "HOME": str(directory),
             "ERL_EPMD_PORT": str(free_port()),
             "RABBITMQ_NODENAME": f"benchmark{self.port}@localhost",
@@ -74,59 +64,38 @@ class RabbitNode:
         }
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Iterator[RabbitNode]:
         """The node, started and ready."""
-        with _process([self._server], log=self._log, environment=self._environment):
+        variables = [f"{name}={value}" for name, value in self._settings.items()]
+        with _running(["/usr/bin/env", *variables, self._server], self.port, self._log):
             try:
-                wait_until(lambda: _answers(self.port), 60, self._log.read_text)
-                yield
+                yield self
             finally:
-                self._stop()
+                self._run(self._control, "--quiet", "stop")
+                self._run(find("epmd"), "-kill")
 
     def backlog(self) -> int:
         """Messages in all queues, ready or unacknowledged."""
-        listing = self._ask("list_queues", "--no-table-headers", "messages")
+        listing = self._run(self._control, "-q", "list_queues", "--no-table-headers", "messages")
         return sum(map(int, listing.split()))
 
-    def _stop(self) -> None:
-        self._ask("stop")
-        command = [find("epmd"), "-kill"]
-        subprocess.run(command, env=self._environment, capture_output=True, check=False)
-
-    def _ask(self, *words: str) -> str:
-        done = subprocess.run(
-            [self._control, "--quiet", *words],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
+    def _run(self, *command: str) -> str:
+        environment = {**os.environ, **self._settings}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         return done.stdout
 
 
 @contextmanager
-def rabbitmq(directory: Path) -> Iterator[RabbitNode]:
-    """A RabbitMQ node of its own, with its own name registry."""
-    node = RabbitNode(directory)
-    with node.running():
-        yield node
+def _running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    process = launch(command, Account(), log)
+    try:
+        wait_until(lambda: _answers(port), 60, lambda: log_tail(log))
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextmanager
-def _process(
-    command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)

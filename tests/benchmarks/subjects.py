@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources, util
 from pathlib import Path
@@ -58,7 +59,7 @@ def _require(*modules: str) -> None:
 @contextmanager
 def rabbitmq(directory: Path, server: Postgres) -> Iterator[Subject]:
     """Celery over RabbitMQ."""
-    with servers.rabbitmq(directory) as node:
+    with servers.RabbitNode(directory).running() as node:
         yield Subject(
             name="rabbitmq",
             celery={"broker_url": f"amqp://guest@127.0.0.1:{node.port}//", "task_acks_late": True},
@@ -102,5 +103,62 @@ def pgmq(directory: Path, server: Postgres) -> Iterator[Subject]:
         )
 
 
+@contextmanager
+def atomic(directory: Path, server: Postgres) -> Iterator[Subject]:
+    """Celery over `atomic_celery` on PostgreSQL."""
+    with temporary(server) as database:
+        subject = Subject(
+            name="atomic",
+            celery={"broker_url": f"atomic+{database.location}"},
+            backlog=lambda: int(database.value(_ATOMIC_BACKLOG)),
+            drain_count=20_000,
+            pool="atomic",
+            database=database,
+        )
+        _migrate(subject, directory)
+        yield subject
+
+
+@contextmanager
+def atomic_sqlite(directory: Path, server: Postgres) -> Iterator[Subject]:
+    """Two workers of Celery over `atomic_celery` on SQLite."""
+    path = directory / "atomic.db"
+    subject = Subject(
+        name="atomic-sqlite",
+        celery={"broker_url": f"atomic+sqlite:///{path}"},
+        backlog=lambda: _sqlite_value(path, _ATOMIC_BACKLOG),
+        drain_count=6_000,
+        pool="atomic",
+        worker_count=2,
+        concurrency=1,
+    )
+    _migrate(subject, directory)
+    yield subject
+
+
+_ATOMIC_BACKLOG = """
+SELECT count(*) FROM atomic_message WHERE queue_id IN
+    (SELECT id FROM atomic_queue WHERE name = 'celery')
+"""
+
+
+def _migrate(subject: Subject, directory: Path) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "tests.benchmarks.application"]
+    subprocess.run(
+        [*command, "atomic", "migrate"],
+        env=environment.variables(subject.celery, directory),
+        cwd=environment.ROOT,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def _sqlite_value(path: Path, query: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        value: int = connection.execute(query).fetchone()[0]
+        return value
+
+
 Opener = Callable[[Path, Postgres], AbstractContextManager[Subject]]
+OURS: dict[str, Opener] = {"atomic": atomic, "atomic-sqlite": atomic_sqlite}
 PEERS: dict[str, Opener] = {"rabbitmq": rabbitmq, "redis": redis, "pgmq": pgmq}
