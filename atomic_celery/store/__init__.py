@@ -1,0 +1,1 @@
+"""Storage: the database, its tables, and the protocol's statements, one method each."""

@@ -1,0 +1,163 @@
+"""One database session: sending a statement, beginning and ending a transaction, cutting it off."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from atomic_celery.store.statements import Statement
+
+Row = Sequence[Any]
+Parameters = Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    """What a statement said: its rows, or how many rows it touched."""
+
+    rows: list[Row]
+    touched: int
+
+
+class Connection(Protocol):
+    """A session of either dialect."""
+
+    def run(self, statement: Statement, parameters: Parameters) -> Answer:
+        """Run a statement, in the transaction that is open or in one of its own."""
+        ...
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        ...
+
+    def commit(self) -> None:
+        """End it and keep what it did."""
+        ...
+
+    def rollback(self) -> None:
+        """End it and undo what it did."""
+        ...
+
+    def stale(self) -> bool:
+        """Whether the other end is known to have gone, without asking it."""
+        ...
+
+    def cut(self) -> None:
+        """Make whatever another thread waits for on this session fail now."""
+        ...
+
+
+class PostgresConnection:
+    """A session over either psycopg, in autocommit mode: what has no transaction is one round trip.
+
+    Args:
+        session: Whether the server's session is ours alone: it may hold prepared statements.
+    """
+
+    def __init__(self, driver: Any, *, session: bool) -> None:
+        self._driver, self._session = driver, session
+        self._several_answers = hasattr(driver, "pgconn")  # psycopg2 keeps only the last
+        self._prepared: set[str] = set()
+        self._begin = ""
+
+    def run(self, statement: Statement, parameters: Parameters) -> Answer:
+        """Run it; the BEGIN of a transaction travels with its first statement."""
+        text = statement.parts[0]
+        if statement.prepare is not None and self._session:
+            text = statement.execute
+            if statement.name not in self._prepared:
+                self._send(statement.prepare.replace("%", "%%"), {})
+                self._prepared.add(statement.name)
+        return self._send(text, parameters)
+
+    def begin(self) -> None:
+        """Open a transaction with the next statement."""
+        self._begin = "BEGIN;"
+
+    def commit(self) -> None:
+        """Commit, if anything was sent at all."""
+        if not self._begin:
+            self._send("COMMIT", {})
+        self._begin = ""
+
+    def rollback(self) -> None:
+        """Roll back, if anything was sent at all."""
+        if not self._begin:
+            self._send("ROLLBACK", {})
+        self._begin = ""
+
+    def stale(self) -> bool:
+        """Between statements a server has nothing to say but goodbye."""
+        if self._driver.closed:
+            return True
+        poll = select.poll()
+        poll.register(self._driver.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def cut(self) -> None:
+        """Shut the socket down under the driver: its thread sees the connection lost."""
+        with socket.socket(fileno=os.dup(self._driver.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, text: str, parameters: Parameters) -> Answer:
+        begin, self._begin = self._begin, ""
+        with self._driver.cursor() as cursor:
+            cursor.execute(begin + text, parameters)
+            if self._several_answers:
+                while cursor.nextset():
+                    pass
+            return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+
+
+class SqliteConnection:
+    """A SQLite session; a transaction takes the write lock as it begins, so none fails half-way."""
+
+    def __init__(self, driver: sqlite3.Connection) -> None:
+        self._driver = driver
+
+    def run(self, statement: Statement, parameters: Parameters) -> Answer:
+        """Run its parts in order, in a transaction of their own if none is open."""
+        if statement.atomic or self._driver.in_transaction:
+            return self._run_parts(statement, parameters)
+        self.begin()
+        try:
+            answer = self._run_parts(statement, parameters)
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+        return answer
+
+    def begin(self) -> None:
+        """Take the write lock."""
+        self._driver.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Commit."""
+        self._driver.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Roll back, unless SQLite has done so already."""
+        if self._driver.in_transaction:
+            self._driver.execute("ROLLBACK")
+
+    def stale(self) -> bool:
+        """Say no: a file does not hang up."""
+        return False
+
+    def cut(self) -> None:
+        """Interrupt the statement that runs."""
+        self._driver.interrupt()
+
+    def _run_parts(self, statement: Statement, parameters: Parameters) -> Answer:
+        rows: list[Row] = []
+        count = 0
+        for part in statement.parts:
+            cursor = self._driver.execute(part, parameters)
+            if cursor.description is not None:
+                rows = cursor.fetchall()
+            count = cursor.rowcount
+        return Answer(rows, count)

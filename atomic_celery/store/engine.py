@@ -1,0 +1,114 @@
+"""SQLAlchemy's engine, used for what it is good at: URL, driver, pool, and credentials that rotate.
+
+The hot path does not go through it: statements run on the driver's own cursors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Engine, event
+
+from atomic_celery.config import Settings
+from atomic_celery.store import credentials
+from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
+from atomic_celery.store.urls import StoreUrl
+
+logger = logging.getLogger(__name__)
+
+_POOL_SIZE, _POOL_OVERFLOW = 5, 59  # what is kept open, and what a burst of threads may add
+_KEY = "atomic"
+_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
+
+
+def build_engine(url: StoreUrl, settings: Settings, remaining_s: Callable[[], float | None]) -> Engine:
+    """Build an engine; nothing is opened yet.
+
+    Args:
+        url: The database.
+        settings: Bounds in time, and whether a session is ours.
+        remaining_s: How long the calling thread may still wait to connect; None: as settings say.
+
+    Raises:
+        ConfigError: The driver is not installed, or the credentials contradict each other.
+    """
+    url.require_driver()
+    engine = sqlalchemy.create_engine(
+        url.sqlalchemy_url(),
+        connect_args=_connect_arguments(url, settings),
+        pool_size=_POOL_SIZE,
+        max_overflow=_POOL_OVERFLOW,
+        pool_timeout=settings.statement_timeout_s,
+        pool_use_lifo=True,
+        pool_reset_on_return=None,
+        **({"use_native_hstore": False} if url.dialect == "postgresql" else {}),
+    )
+    if url.dialect == "postgresql":
+        _bound_connecting(engine, settings, remaining_s)
+        credentials.present(credentials.choose(url, settings), engine)
+    event.listen(engine, "connect", _opener(url, settings))
+    return engine
+
+
+def session_of(pooled: Any) -> Connection:
+    """Return our view of a connection that the pool handed out."""
+    session: Connection = pooled.info[_KEY]
+    return session
+
+
+def _connect_arguments(url: StoreUrl, settings: Settings) -> dict[str, Any]:
+    if url.dialect == "sqlite":
+        credentials.choose(url, settings)
+        return {
+            "isolation_level": None,
+            "check_same_thread": False,
+            "timeout": settings.statement_timeout_s,
+            "cached_statements": 512,
+        }
+    arguments: dict[str, Any] = url.connect_parameters(settings.connect_timeout_s)
+    if url.driver == "psycopg":
+        from psycopg import ClientCursor
+
+        # Several statements in one message and PREPARE by name need values put in on our side.
+        arguments |= {"cursor_factory": ClientCursor, "autocommit": True, "prepare_threshold": None}
+    return arguments
+
+
+def _bound_connecting(engine: Engine, settings: Settings, remaining_s: Callable[[], float | None]) -> None:
+    @event.listens_for(engine, "do_connect")
+    def bound(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+        left_s = remaining_s()
+        if left_s is not None and left_s < settings.connect_timeout_s:
+            parameters["connect_timeout"] = str(max(2, int(left_s)))  # libpq knows no less than 2
+
+
+def _opener(url: StoreUrl, settings: Settings) -> Callable[[Any, Any], None]:
+    def open_postgres(driver: Any, record: Any) -> None:
+        driver.autocommit = True
+        if settings.notify:
+            with driver.cursor() as cursor:
+                cursor.execute(_session_settings(settings))
+        record.info[_KEY] = PostgresConnection(driver, session=settings.notify)
+
+    def open_sqlite(driver: Any, record: Any) -> None:
+        driver.isolation_level = None
+        for pragma in _PRAGMAS:
+            driver.execute(f"PRAGMA {pragma}").close()
+        record.info[_KEY] = SqliteConnection(driver)
+
+    return open_postgres if url.dialect == "postgresql" else open_sqlite
+
+
+def _session_settings(settings: Settings) -> str:
+    """Return SETs of a session of ours: a frozen holder must not keep locks as long as a lease."""
+    idle_ms = round(settings.lease_s * 1000 / 3)
+    statement_ms = round(settings.statement_timeout_s * 1000)
+    return (
+        f"SET idle_in_transaction_session_timeout = {idle_ms}; "
+        f"SET statement_timeout = {statement_ms}; "
+        f"SET lock_timeout = {statement_ms}; "
+        "SET plan_cache_mode = force_generic_plan; SET jit = off"
+    )

@@ -1,0 +1,156 @@
+-- Every table. A message's row never changes; which of ready, delayed, claim and dead names it is its state.
+-- Times are milliseconds since 1970 by the database's clock.
+
+CREATE TABLE atomic_setting (
+    name  text PRIMARY KEY,
+    value text NOT NULL
+);
+
+CREATE TABLE atomic_queue (
+    id                      integer PRIMARY KEY AUTOINCREMENT,
+    name                    text NOT NULL CONSTRAINT atomic_queue_name UNIQUE,
+    exclusive_to            text,
+    auto_delete             boolean NOT NULL DEFAULT 0,
+    expires_ms              integer,
+    message_ttl_ms          integer,
+    max_priority            integer,
+    dead_letter_exchange    text,
+    dead_letter_routing_key text,
+    used_ms                 integer NOT NULL,
+    arguments               text NOT NULL DEFAULT '{}'
+);
+
+CREATE TABLE atomic_exchange (
+    name text PRIMARY KEY,
+    type text NOT NULL
+);
+
+CREATE TABLE atomic_binding (
+    exchange    text NOT NULL,
+    routing_key text NOT NULL,
+    pattern     text NOT NULL,
+    queue_id    integer NOT NULL,
+    PRIMARY KEY (exchange, routing_key, pattern, queue_id)
+);
+CREATE INDEX atomic_binding_queue ON atomic_binding (queue_id);
+
+CREATE TABLE atomic_message (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    queue_id     integer NOT NULL,
+    task_id      text,
+    task_name    text,
+    root_id      text,
+    priority     integer NOT NULL CONSTRAINT atomic_message_priority CHECK (priority BETWEEN 0 AND 9),
+    payload      text NOT NULL,
+    published_ms integer NOT NULL,
+    due_ms       integer,
+    expires_ms   integer
+);
+CREATE UNIQUE INDEX atomic_message_task ON atomic_message (task_id, queue_id) WHERE task_id IS NOT NULL;
+
+CREATE TABLE atomic_ready (
+    message_id integer PRIMARY KEY,
+    queue_id   integer NOT NULL,
+    priority   integer NOT NULL,
+    position   integer NOT NULL,
+    fence      integer NOT NULL CONSTRAINT atomic_ready_fence CHECK (fence >= 0),
+    crashes    integer NOT NULL
+);
+CREATE INDEX atomic_ready_lane ON atomic_ready (queue_id, priority DESC, position);
+
+CREATE TABLE atomic_delayed (
+    message_id integer PRIMARY KEY,
+    queue_id   integer NOT NULL,
+    priority   integer NOT NULL,
+    due_ms     integer NOT NULL,
+    fence      integer NOT NULL CONSTRAINT atomic_delayed_fence CHECK (fence >= 0),
+    crashes    integer NOT NULL
+);
+CREATE INDEX atomic_delayed_due ON atomic_delayed (due_ms);
+
+CREATE TABLE atomic_claim (
+    message_id     integer PRIMARY KEY,
+    queue_id       integer NOT NULL,
+    priority       integer NOT NULL,
+    position       integer NOT NULL,
+    fence          integer NOT NULL CONSTRAINT atomic_claim_fence CHECK (fence > 0),
+    crashes        integer NOT NULL,
+    holder         text NOT NULL,
+    boot           text NOT NULL,
+    claimed_ms     integer NOT NULL,
+    lease_until_ms integer NOT NULL,
+    successor_id   integer
+);
+
+CREATE TABLE atomic_dead (
+    message_id integer PRIMARY KEY,
+    queue_id   integer NOT NULL,
+    priority   integer NOT NULL,
+    fence      integer NOT NULL CONSTRAINT atomic_dead_fence CHECK (fence >= 0),
+    crashes    integer NOT NULL,
+    reason     text NOT NULL,
+    buried_ms  integer NOT NULL
+);
+
+CREATE TABLE atomic_crash (
+    message_id integer NOT NULL,
+    fence      integer NOT NULL,
+    holder     text NOT NULL,
+    reason     text NOT NULL,
+    at_ms      integer NOT NULL,
+    PRIMARY KEY (message_id, fence)
+);
+
+-- Who sleeps until a message arrives; nothing is lost with it but a few milliseconds.
+CREATE TABLE atomic_waiter (
+    queue_id integer NOT NULL,
+    holder   text NOT NULL,
+    until_ms integer NOT NULL,
+    PRIMARY KEY (queue_id, holder)
+);
+
+CREATE TABLE atomic_revoked (
+    task_id  text PRIMARY KEY,
+    at_ms    integer NOT NULL,
+    until_ms integer NOT NULL
+);
+
+CREATE TABLE atomic_host (
+    id            text PRIMARY KEY,
+    boot          text NOT NULL,
+    name          text NOT NULL,
+    provider_id   text,
+    machine       text NOT NULL,
+    machine_boot  text NOT NULL,
+    pid           integer NOT NULL,
+    pid_started   integer NOT NULL,
+    slots         integer NOT NULL,
+    busy          integer NOT NULL,
+    labels        text NOT NULL,
+    queues        text NOT NULL,
+    versions      text NOT NULL,
+    state         text NOT NULL,
+    started_ms    integer NOT NULL,
+    reported_ms   integer NOT NULL,
+    poll_failures integer NOT NULL,
+    last_error    text,
+    draining_ms   integer
+);
+
+CREATE TABLE atomic_drain (
+    instance        text PRIMARY KEY,
+    reason          text NOT NULL,
+    asked_by        text NOT NULL,
+    asked_ms        integer NOT NULL,
+    missed_listings integer NOT NULL DEFAULT 0
+);
+
+CREATE TABLE atomic_fleet_event (
+    id       integer PRIMARY KEY AUTOINCREMENT,
+    at_ms    integer NOT NULL,
+    kind     text NOT NULL,
+    host     text,
+    instance text,
+    root     text,
+    detail   text
+);
