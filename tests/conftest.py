@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.binaries import ServerNotFound
+from tests.support.binaries import ServerNotFound, postgres_directory, unprivileged
 from tests.support.pgbouncer import PgBouncer, PoolerNotFound
 from tests.support.postgres import ExternalPostgres, Postgres, PostgresServer
 
 EXTERNAL_URL = "ATOMIC_TEST_POSTGRES_URL"
+
+
+def pytest_report_header() -> str:
+    """Say at the top of each run which PostgreSQL it is about."""
+    if os.environ.get(EXTERNAL_URL):
+        return f"PostgreSQL: {EXTERNAL_URL}"
+    try:
+        return f"PostgreSQL: {postgres_directory(unprivileged())}"
+    except ServerNotFound as error:
+        return str(error)
 
 
 @pytest.fixture(scope="session")
