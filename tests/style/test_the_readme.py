@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
     commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    script = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
 
     assert len(commands) == 2, "one to run, one to test"
     assert [command for command in commands if command not in script] == []
