@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -123,7 +123,7 @@ class Database:
     def own_connection(self) -> Iterator[Any]:
         """Lend a driver's connection that is in no pool, in autocommit mode, closed at the end."""
         with self._translated():
-            pooled = self._engine.raw_connection()
+            pooled = self._check_out()
         pooled.detach()
         try:
             yield pooled.driver_connection
@@ -181,11 +181,7 @@ class Database:
     def _connected(self) -> Iterator[Connection]:
         """Lend a connection of the pool; one that broke does not go back."""
         with self._translated():
-            pooled = self._engine.raw_connection()
-            while session_of(pooled).stale():
-                pooled.invalidate()
-                pooled.close()
-                pooled = self._engine.raw_connection()
+            pooled = self._check_out()
         connection, watch = session_of(pooled), self._mine.watch
         if watch is not None:
             watch.use(connection)
@@ -198,6 +194,15 @@ class Database:
             if watch is not None:
                 watch.use(None)
             pooled.close()
+
+    def _check_out(self) -> PoolProxiedConnection:
+        """Take a connection out of the pool, or a new one; none that is known to have gone."""
+        pooled = self._engine.raw_connection()
+        while session_of(pooled).stale():
+            pooled.invalidate()
+            pooled.close()
+            pooled = self._engine.raw_connection()
+        return pooled
 
     def _roll_back(self, connection: Connection) -> None:
         """Undo, or break the connection so that the server undoes it."""
