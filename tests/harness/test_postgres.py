@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg2
@@ -98,7 +99,7 @@ def open_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-def _run(url: str, statement: str) -> list[tuple[object, ...]]:
+def _run(url: str, statement: str) -> list[tuple[Any, ...]]:
     connection = psycopg2.connect(url)
     try:
         return _run_on(connection, statement)
@@ -106,7 +107,7 @@ def _run(url: str, statement: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def _run_on(connection: psycopg2.extensions.connection, statement: str) -> list[tuple[object, ...]]:
+def _run_on(connection: psycopg2.extensions.connection, statement: str) -> list[tuple[Any, ...]]:
     with connection, connection.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall() if cursor.description else []

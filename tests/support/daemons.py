@@ -16,7 +16,7 @@ from tests.support.binaries import Account
 def launch(command: Sequence[str | Path], account: Account, log_path: Path) -> subprocess.Popen[bytes]:
     """Start *command* under *account* in a session of its own, writing to *log_path*."""
     with log_path.open("ab") as log:
-        return subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [str(word) for word in command],
             cwd="/",
             preexec_fn=_die_with_parent(),
@@ -26,6 +26,7 @@ def launch(command: Sequence[str | Path], account: Account, log_path: Path) -> s
             stdout=log,
             **account.popen_options(),  # type: ignore[call-overload]
         )
+    return process
 
 
 def log_tail(log_path: Path, lines: int = 30) -> str:
