@@ -1,0 +1,59 @@
+"""``celery -A proj atomic …``: the fleet from a terminal.
+
+Celery imports this module with its own command line, so it is also where `celery worker` gains its options and
+learns of ``-P atomic``.
+"""
+
+from __future__ import annotations
+
+import click
+from celery.bin.base import handle_preload_options
+
+from atomic_celery import _register
+from atomic_celery.cli import doctor, events, hosts, messages, queues, schema, session, status
+from atomic_celery.cli.group import Group
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--prefix", metavar="PREFIX", help="Prefix of the tables (default: atomic).")
+@click.option("--password-file", type=click.Path(), help="File with the database password.")
+@click.option("--token-file", type=click.Path(), help="File with a password that changes.")
+@click.pass_context
+@handle_preload_options
+def atomic(
+    ctx: click.Context, prefix: str | None, password_file: str | None, token_file: str | None, **_preload: object
+) -> None:
+    """Look after the fleet that shares the database of the app's broker_url.
+
+    Exit codes: 0 done; 1 the set-up is wrong, the store is in trouble, or something asked for was not done;
+    64 the command was used wrongly.
+    """
+    session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file})
+
+
+for _command in (
+    doctor.doctor,
+    events.events,
+    hosts.drain,
+    hosts.hosts,
+    hosts.undrain,
+    messages.messages,
+    queues.queues,
+    schema.migrate,
+    status.status,
+):
+    atomic.add_command(_command)
+
+
+def _extend_celery_worker() -> None:
+    from celery.bin.worker import WORKERS_POOL
+
+    from atomic_celery.worker import options
+
+    _register.register()
+    if "atomic" not in WORKERS_POOL.choices:
+        WORKERS_POOL.choices = (*WORKERS_POOL.choices, "atomic")
+    options.install()
+
+
+_extend_celery_worker()

@@ -1,0 +1,3 @@
+"""``atomic events``: what happened to the fleet."""
+
+from __future__ import annotations

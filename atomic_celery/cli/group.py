@@ -1,0 +1,73 @@
+"""The group ``atomic`` and its manners: exit codes, and errors said once, on stderr.
+
+0 done · 1 the set-up is wrong, the store is in trouble, or something asked for was not done · 64 used wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any
+
+import click
+from click_didyoumean import DYMGroup
+
+from atomic_celery import errors, status
+
+EXIT_FAILED = 1
+EXIT_USAGE = 64
+
+
+class Failed(click.ClickException):
+    """An error of ours, as the command line says it."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, error: errors.AtomicError, *, as_json: bool) -> None:
+        super().__init__(str(error))
+        self._error, self._as_json = error, as_json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write what happened, why and what to do: prose, or one JSON object."""
+        click.echo(self._document() if self._as_json else self._prose(), file=file, err=True)
+
+    def _prose(self) -> str:
+        if isinstance(self._error, status.StoreTrouble):
+            trouble = self._error
+            return f"{trouble.headline}\n  why:  {trouble.why}\n  hint: {trouble.hint}"
+        return f"Error: {self._error}"
+
+    def _document(self) -> str:
+        error = self._error
+        if isinstance(error, status.StoreTrouble):
+            facts = {"error": error.headline, "why": error.why, "hint": error.hint}
+        else:
+            facts = {"error": str(error), "kind": type(error).__name__}
+        return json.dumps(facts)
+
+
+class Group(DYMGroup):  # type: ignore[misc]
+    """A click group whose errors end the process with our exit codes."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Read the group's own options."""
+        try:
+            return super().make_context(*args, **options)  # type: ignore[no-any-return]
+        except click.UsageError as error:
+            error.exit_code = EXIT_USAGE
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.exit_code = EXIT_USAGE
+            raise
+        except errors.AtomicError as error:
+            raise Failed(error, as_json=_wants_json(ctx)) from error
+
+
+def _wants_json(ctx: click.Context) -> bool:
+    from atomic_celery.cli.session import session_of
+
+    return session_of(ctx).output.as_json

@@ -1,0 +1,133 @@
+"""The operator's verbs, one set for the command line, the admin pages and management commands.
+
+Each verb says what it did and what it left alone, and leaves a fleet event that names who asked.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atomic_celery.store.store import Store
+
+_BATCH = 500
+_NAMED_IN_EVENT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of the messages that a verb was asked for."""
+
+    verb: str
+    """What was done: requeued, buried, deleted."""
+    ids: tuple[int, ...]
+    skipped: tuple[int, ...]
+    """Messages with nothing to do: finished or deleted meanwhile, or in that state already."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainDone:
+    """What a drain, or its end, reached."""
+
+    instance: str
+    """The host id or provider id that the drain is kept under."""
+    hosts: tuple[str, ...]
+    """Ids of the registered hosts it applies to; may be empty: a drain waits for its instance."""
+    changed: bool
+    """False: it was so already."""
+
+
+def asker() -> str:
+    """Name whoever runs this process, as ``user@machine``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user often has no entry
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def requeue(store: Store, ids: Iterable[int], *, asked_by: str) -> Done:
+    """Make messages ready again, whatever keeps them: dead, delayed, or a holder that loses its lease by this.
+
+    Atomicity: 500 messages at a time, each batch with its event.
+    """
+    return _each_batch(store, ids, store.messages.requeue, "requeued", "message-requeued", {"asked_by": asked_by})
+
+
+def bury(store: Store, ids: Iterable[int], *, reason: str, asked_by: str) -> Done:
+    """Put messages aside until somebody requeues or deletes them; a holder loses its lease.
+
+    Atomicity: 500 messages at a time, each batch with its event.
+    """
+
+    def bury_batch(batch: Sequence[int]) -> set[int]:
+        return store.messages.bury(batch, reason)
+
+    return _each_batch(store, ids, bury_batch, "buried", "message-dead", {"asked_by": asked_by, "reason": reason})
+
+
+def delete(store: Store, ids: Iterable[int], *, asked_by: str) -> Done:
+    """Remove messages for good; a holder loses its lease.
+
+    Atomicity: 500 messages at a time, each batch with its event.
+    """
+    return _each_batch(store, ids, store.messages.delete, "deleted", "message-deleted", {"asked_by": asked_by})
+
+
+def drain(store: Store, target: str, *, reason: str, asked_by: str) -> DrainDone:
+    """Let an instance take no more: from this call's return on, its hosts claim nothing.
+
+    Args:
+        target: A host's id, its name, or a provider id. One that no host has is kept as it is, for an instance
+            that has yet to register.
+    """
+    with store.transaction():
+        instance, hosts = _instance(store, target)
+        drained = store.hosts.drain(instance, reason, asked_by)
+        store.events.record("drain-asked", instance=instance, detail={"asked_by": asked_by, "reason": reason})
+    return DrainDone(instance, hosts, drained.new)
+
+
+def undrain(store: Store, target: str, *, asked_by: str) -> DrainDone:
+    """Take a drain back; see `drain` for *target*."""
+    with store.transaction():
+        instance, hosts = _instance(store, target)
+        changed = store.hosts.undrain(instance)
+        if changed:
+            store.events.record("drain-forgotten", instance=instance, detail={"asked_by": asked_by})
+    return DrainDone(instance, hosts, changed)
+
+
+def _each_batch(
+    store: Store,
+    ids: Iterable[int],
+    act: Callable[[Sequence[int]], set[int]],
+    verb: str,
+    kind: str,
+    detail: dict[str, str],
+) -> Done:
+    asked = list(dict.fromkeys(ids))
+    done: set[int] = set()
+    for start in range(0, len(asked), _BATCH):
+        with store.transaction():
+            reached = act(asked[start : start + _BATCH])
+            if reached:
+                named = sorted(reached)[:_NAMED_IN_EVENT]
+                store.events.record(kind, detail={**detail, "count": len(reached), "ids": named})
+        done |= reached
+    return Done(
+        verb,
+        ids=tuple(message_id for message_id in asked if message_id in done),
+        skipped=tuple(message_id for message_id in asked if message_id not in done),
+    )
+
+
+def _instance(store: Store, target: str) -> tuple[str, tuple[str, ...]]:
+    hosts = [host for host in store.hosts.list() if target in (host.id, host.provider_id, host.name)]
+    by_name = {host.id for host in hosts if host.name == target}
+    instance = by_name.pop() if len(by_name) == 1 and len(hosts) == 1 else target
+    return instance, tuple(host.id for host in hosts)

@@ -1,0 +1,363 @@
+"""The fleet at one moment: what every host does, how full every queue is, and whether the database is well.
+
+`read` never waits on a database in trouble: it raises `StoreTrouble`, which says what is wrong and what to try.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from atomic_celery import clock, errors, tables
+from atomic_celery.store.reads import COUNT_BOUND
+
+if TYPE_CHECKING:
+    from atomic_celery.store.hosts import Drain, Host
+    from atomic_celery.store.reads import Depth
+    from atomic_celery.store.store import Store
+
+READ_LIMIT_S = 5.0
+"""How long a database may take to show everything."""
+WRITE_LIMIT_S = 2.0
+"""How long it may take to commit a write that changes nothing."""
+
+Trouble = Literal["degraded", "unknown"]
+State = Literal["busy", "idle", "draining", "degraded", "stale"]
+STATES: tuple[State, ...] = get_args(State)
+SERVING: frozenset[State] = frozenset({"busy", "idle", "degraded"})
+"""States in which a host takes what it can."""
+
+_TONES: Mapping[State, tables.Tone] = {
+    "busy": "good",
+    "idle": "good",
+    "draining": "notice",
+    "degraded": "bad",
+    "stale": "bad",
+}
+_ROUNDING_S = 1.0  # a driver rounds its own timeouts down to whole seconds
+_NO_ANSWER = (
+    "the database accepts connections and does not answer; look at the server's load, its disk, and sessions that "
+    "wait for locks (pg_stat_activity), or at a proxy between here and there"
+)
+_NO_WRITE = (
+    "reads work and writes do not commit; look for a session that holds locks (pg_locks), a full disk, "
+    "a read-only standby, or a synchronous standby that is gone"
+)
+_NO_CONNECTION = (
+    "check that the server runs, the URL in broker_url, the network between here and there, and the credentials"
+)
+
+
+class StoreTrouble(errors.StoreError):
+    """The shared store cannot be relied on now: *degraded* answers badly, *unknown* cannot be asked."""
+
+    transient = True
+
+    def __init__(self, trouble: Trouble, why: str, hint: str) -> None:
+        super().__init__(f"shared store {trouble}: {why}; {hint}")
+        self.trouble, self.why, self.hint = trouble, why, hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.trouble, self.why, self.hint)
+
+    @property
+    def headline(self) -> str:
+        """The words that monitoring looks for."""
+        return f"shared store {self.trouble}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A registered host, as of its last report."""
+
+    id: str
+    name: str
+    provider_id: str | None
+    state: State
+    slots: int
+    busy: int
+    reported_ago_ms: int
+    up_ms: int
+    labels: Mapping[str, str]
+    queues: Sequence[str]
+    versions: Mapping[str, str]
+    poll_failures: int
+    last_error: str | None
+    drain: DrainStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStatus:
+    """A drain: its instance takes no more."""
+
+    instance: str
+    reason: str
+    asked_by: str
+    asked_ago_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue, and how many live hosts that take more consume it."""
+
+    name: str
+    temporary: bool
+    ready: int
+    oldest_ready_ms: int | None
+    """How long the first ready message has been waiting."""
+    delayed: int
+    running: int
+    lapsed: int
+    dead: int
+    hosts: int
+    at_least: tuple[str, ...]
+    """The counts that are only lower bounds: counting stops at `FleetStatus.count_bound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """Everything at one moment; durations end at *at_ms*, the database's clock."""
+
+    at_ms: int
+    store: str
+    prefix: str
+    schema_version: int | None
+    count_bound: int
+    hosts: tuple[HostStatus, ...]
+    queues: tuple[QueueStatus, ...]
+    drains: tuple[DrainStatus, ...]
+    """Every drain, also those whose instance has no host now."""
+
+
+@contextmanager
+def bounded(store: Store, limit_s: float = READ_LIMIT_S) -> Iterator[None]:
+    """Let what is inside ask the store for at most *limit_s*.
+
+    Raises:
+        StoreTrouble: It could not be reached (unknown), did not answer in time or was too busy (degraded).
+    """
+    began_s = clock.monotonic_s()
+    try:
+        with store.deadline(limit_s):
+            yield
+    except errors.StoreBusy as error:
+        raise StoreTrouble("degraded", str(error), _NO_WRITE) from error
+    except errors.StoreUnavailable as error:
+        # A hung server and a refusing one end in the same error; what tells them apart is the waiting.
+        if clock.monotonic_s() - began_s < limit_s - _ROUNDING_S:
+            raise StoreTrouble("unknown", str(error), _NO_CONNECTION) from error
+        raise StoreTrouble("degraded", str(error), _NO_ANSWER) from error
+
+
+def read(store: Store) -> FleetStatus:
+    """Read everything and try one write.
+
+    Raises:
+        StoreTrouble: The database is in trouble; found within about `READ_LIMIT_S`, or `WRITE_LIMIT_S` for writes.
+        SchemaMismatch: There is nothing to read, or it is another release's.
+    """
+    with bounded(store):
+        store.schema.require()
+        now_ms = store.now_ms()
+        hosts, drains, depths = store.hosts.list(), store.hosts.drains(), store.reads.depths()
+        version = store.schema.version()
+    probe_write(store)
+    return compose(now_ms, hosts, drains, depths, store=store, version=version)
+
+
+def probe_write(store: Store) -> None:
+    """Commit a write that changes nothing.
+
+    Raises:
+        StoreTrouble: It failed, or took longer than `WRITE_LIMIT_S`.
+    """
+    try:
+        with store.deadline(WRITE_LIMIT_S):
+            store.reads.probe_write()
+    except (errors.StoreBusy, errors.StoreUnavailable) as error:
+        raise StoreTrouble("degraded", f"a write that changes nothing did not commit: {error}", _NO_WRITE) from error
+
+
+def compose(
+    now_ms: int,
+    hosts: Sequence[Host],
+    drains: Sequence[Drain],
+    depths: Sequence[Depth],
+    *,
+    store: Store,
+    version: int | None,
+) -> FleetStatus:
+    """Put together what was read; asks *store* nothing but its name and settings."""
+    asked = {
+        drain.instance: DrainStatus(drain.instance, drain.reason, drain.asked_by, now_ms - drain.asked_ms)
+        for drain in drains
+    }
+    seen = tuple(_host(host, now_ms, asked, store.settings.stale_after_s) for host in hosts)
+    return FleetStatus(
+        at_ms=now_ms,
+        store=str(store.url),
+        prefix=store.settings.prefix,
+        schema_version=version,
+        count_bound=COUNT_BOUND,
+        hosts=seen,
+        queues=tuple(_queue(depth, now_ms, seen) for depth in depths),
+        drains=tuple(asked.values()),
+    )
+
+
+def state_of(*, reported_ago_ms: int, draining: bool, poll_failures: int, busy: int, stale_after_s: float) -> State:
+    """Name a host's state. The first that applies: a silent host's other facts are old."""
+    if reported_ago_ms > stale_after_s * 1000:
+        return "stale"
+    if draining:
+        return "draining"
+    if poll_failures:
+        return "degraded"
+    return "busy" if busy else "idle"
+
+
+def _host(host: Host, now_ms: int, asked: Mapping[str, DrainStatus], stale_after_s: float) -> HostStatus:
+    drain = asked.get(host.id) or asked.get(host.provider_id or "")
+    reported_ago_ms = now_ms - host.reported_ms
+    state = state_of(
+        reported_ago_ms=reported_ago_ms,
+        draining=drain is not None or host.draining_ms is not None,
+        poll_failures=host.poll_failures,
+        busy=host.busy,
+        stale_after_s=stale_after_s,
+    )
+    return HostStatus(
+        id=host.id,
+        name=host.name,
+        provider_id=host.provider_id,
+        state=state,
+        slots=host.slots,
+        busy=host.busy,
+        reported_ago_ms=reported_ago_ms,
+        up_ms=now_ms - host.started_ms,
+        labels=host.labels,
+        queues=host.queues,
+        versions=host.versions,
+        poll_failures=host.poll_failures,
+        last_error=host.last_error,
+        drain=drain,
+    )
+
+
+def _queue(depth: Depth, now_ms: int, hosts: Sequence[HostStatus]) -> QueueStatus:
+    since_ms = depth.ready_since_ms
+    return QueueStatus(
+        name=depth.name,
+        temporary=depth.temporary,
+        ready=depth.ready,
+        oldest_ready_ms=None if since_ms is None else now_ms - since_ms,
+        delayed=depth.delayed,
+        running=depth.running,
+        lapsed=depth.lapsed,
+        dead=depth.dead,
+        hosts=sum(depth.name in host.queues and host.state in SERVING for host in hosts),
+        at_least=depth.at_least,
+    )
+
+
+def text(status: FleetStatus, paint: tables.Paint = tables.plain) -> list[str]:
+    """Say *status* in lines for people: the fleet, then each host, then each queue."""
+    lines = [*_summary(status, paint)]
+    for block in (hosts_text(status.hosts, paint), queues_text(status.queues, paint), _waiting_drains(status, paint)):
+        lines += ["", *block] if block else []
+    return lines
+
+
+def hosts_text(hosts: Sequence[HostStatus], paint: tables.Paint = tables.plain) -> list[str]:
+    """Say each host in a line of a table."""
+    head = ("STATE", "HOST", "ID", "INSTANCE", "BUSY", "SLOTS", "REPORTED", "LABELS", "QUEUES", "NOTE")
+    return tables.table(head, map(_host_row, hosts), paint)
+
+
+def queues_text(
+    queues: Sequence[QueueStatus], paint: tables.Paint = tables.plain, *, temporary: bool = False
+) -> list[str]:
+    """Say each queue in a line of a table; without the *temporary* ones: mailboxes and reply queues."""
+    head = ("QUEUE", "READY", "OLDEST", "DELAYED", "RUNNING", "DEAD", "HOSTS")
+    return tables.table(head, (_queue_row(queue) for queue in queues if temporary or not queue.temporary), paint)
+
+
+def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
+    states = Counter(host.state for host in status.hosts)
+    told = ", ".join(f"{n} {paint(state, _TONES[state])}" for state, n in sorted(states.items()))
+    free = sum(host.slots - host.busy for host in status.hosts if host.state in SERVING)
+    busy = sum(host.busy for host in status.hosts if host.state != "stale")
+    yield f"{paint('store', 'faint')}     {status.store}  prefix {status.prefix}, schema {status.schema_version}"
+    yield f"{paint('hosts', 'faint')}     {len(status.hosts)}" + (f": {told}" if told else "")
+    yield f"{paint('slots', 'faint')}     {busy} busy, {max(0, free)} free"
+    oldest_ms = max((queue.oldest_ready_ms or 0 for queue in status.queues if queue.ready), default=None)
+    yield f"{paint('messages', 'faint')}  " + ", ".join(
+        (
+            f"{_total(status, 'ready')} ready" + (f" (oldest {tables.span(oldest_ms)})" if oldest_ms else ""),
+            f"{_total(status, 'delayed')} delayed",
+            f"{_total(status, 'running')} running",
+            f"{_total(status, 'dead')} dead",
+        )
+    )
+
+
+def _total(status: FleetStatus, name: str) -> str:
+    queues = [queue for queue in status.queues if not queue.temporary]
+    exact = not any(name in queue.at_least for queue in queues)
+    return tables.count(sum(getattr(queue, name) for queue in queues), exact=exact)
+
+
+def _host_row(host: HostStatus) -> list[tables.Cell | str]:
+    return [
+        tables.Cell(host.state, _TONES[host.state]),
+        host.name,
+        host.id,
+        host.provider_id or "",
+        tables.number(host.busy),
+        tables.number(host.slots),
+        f"{tables.span(host.reported_ago_ms)} ago",
+        ",".join(f"{key}={value}" for key, value in sorted(host.labels.items())),
+        ",".join(host.queues),
+        tables.Cell(_note(host), "notice"),
+    ]
+
+
+def _note(host: HostStatus) -> str:
+    notes = []
+    if host.drain is not None:
+        notes.append(f"drain asked by {host.drain.asked_by} {tables.span(host.drain.asked_ago_ms)} ago")
+        notes += [host.drain.reason] if host.drain.reason else []
+    if host.poll_failures:
+        notes.append(f"{host.poll_failures} polls failed: {host.last_error}")
+    return "; ".join(notes)
+
+
+def _queue_row(queue: QueueStatus) -> list[tables.Cell | str]:
+    def counted(name: str, tone: tables.Tone = "") -> tables.Cell:
+        value: int = getattr(queue, name)
+        shown = tables.count(value, exact=name not in queue.at_least)
+        return tables.Cell(shown, tone if value else "", right=True)
+
+    unserved = queue.ready > 0 and queue.hosts == 0
+    return [
+        queue.name,
+        counted("ready"),
+        tables.Cell(tables.span(queue.oldest_ready_ms), right=True),
+        counted("delayed"),
+        counted("running"),
+        counted("dead", "bad"),
+        tables.Cell(str(queue.hosts), "bad" if unserved else "", right=True),
+    ]
+
+
+def _waiting_drains(status: FleetStatus, paint: tables.Paint) -> list[str]:
+    here = {host.drain.instance for host in status.hosts if host.drain is not None}
+    rows = [
+        (drain.instance, drain.asked_by, f"{tables.span(drain.asked_ago_ms)} ago", drain.reason)
+        for drain in status.drains
+        if drain.instance not in here
+    ]
+    return tables.table(("DRAINED, NO HOST NOW", "ASKED BY", "ASKED", "REASON"), rows, paint)
