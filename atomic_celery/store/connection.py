@@ -68,9 +68,9 @@ class PostgresConnection:
         text = statement.parts[0]
         if statement.prepare is not None and self._session:
             text = statement.execute
-            if statement.name not in self._prepared:
-                self._send(statement.prepare.replace("%", "%%"), {})
-                self._prepared.add(statement.name)
+            if statement.prepare not in self._prepared:
+                self._send(statement.prepare, None)
+                self._prepared.add(statement.prepare)
         return self._send(text, parameters)
 
     def begin(self) -> None:
@@ -80,13 +80,13 @@ class PostgresConnection:
     def commit(self) -> None:
         """Commit, if anything was sent at all."""
         if not self._begin:
-            self._send("COMMIT", {})
+            self._send("COMMIT", None)
         self._begin = ""
 
     def rollback(self) -> None:
         """Roll back, if anything was sent at all."""
         if not self._begin:
-            self._send("ROLLBACK", {})
+            self._send("ROLLBACK", None)
         self._begin = ""
 
     def stale(self) -> bool:
@@ -102,7 +102,7 @@ class PostgresConnection:
         with socket.socket(fileno=os.dup(self._driver.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, text: str, parameters: Parameters) -> Answer:
+    def _send(self, text: str, parameters: Parameters | None) -> Answer:
         begin, self._begin = self._begin, ""
         with self._driver.cursor() as cursor:
             cursor.execute(begin + text, parameters)

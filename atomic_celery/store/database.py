@@ -151,7 +151,7 @@ class Database:
         if self._lazy_engine is None:
             with self._building:
                 if self._lazy_engine is None:
-                    self._lazy_engine = build_engine(self.url, self.settings, self._remaining_s)
+                    self._lazy_engine = build_engine(self.url, self.settings, self.statements, self._remaining_s)
         return self._lazy_engine
 
     def _remaining_s(self) -> float | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, event
 from atomic_celery.config import Settings
 from atomic_celery.store import credentials
 from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
+from atomic_celery.store.statements import Statement, Statements
 from atomic_celery.store.urls import StoreUrl
 
 logger = logging.getLogger(__name__)
@@ -24,12 +25,18 @@ _KEY = "atomic"
 _PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
 
 
-def build_engine(url: StoreUrl, settings: Settings, remaining_s: Callable[[], float | None]) -> Engine:
+def build_engine(
+    url: StoreUrl,
+    settings: Settings,
+    statements: Statements,
+    remaining_s: Callable[[], float | None],
+) -> Engine:
     """Build an engine; nothing is opened yet.
 
     Args:
         url: The database.
         settings: Bounds in time, and whether a session is ours.
+        statements: What to run on a new connection.
         remaining_s: How long the calling thread may still wait to connect; None: as settings say.
 
     Raises:
@@ -49,7 +56,9 @@ def build_engine(url: StoreUrl, settings: Settings, remaining_s: Callable[[], fl
     if url.dialect == "postgresql":
         _bound_connecting(engine, settings, remaining_s)
         credentials.present(credentials.choose(url, settings), engine)
-    event.listen(engine, "connect", _opener(url, settings))
+        event.listen(engine, "connect", _postgres_opener(settings))
+    else:
+        event.listen(engine, "connect", _sqlite_opener(statements.of("session")["open"]))
     return engine
 
 
@@ -85,21 +94,27 @@ def _bound_connecting(engine: Engine, settings: Settings, remaining_s: Callable[
             parameters["connect_timeout"] = str(max(2, int(left_s)))  # libpq knows no less than 2
 
 
-def _opener(url: StoreUrl, settings: Settings) -> Callable[[Any, Any], None]:
-    def open_postgres(driver: Any, record: Any) -> None:
+def _postgres_opener(settings: Settings) -> Callable[[Any, Any], None]:
+    def open_session(driver: Any, record: Any) -> None:
         driver.autocommit = True
         if settings.notify:
             with driver.cursor() as cursor:
                 cursor.execute(_session_settings(settings))
         record.info[_KEY] = PostgresConnection(driver, session=settings.notify)
 
-    def open_sqlite(driver: Any, record: Any) -> None:
+    return open_session
+
+
+def _sqlite_opener(scratch: Statement) -> Callable[[Any, Any], None]:
+    def open_session(driver: Any, record: Any) -> None:
         driver.isolation_level = None
         for pragma in _PRAGMAS:
             driver.execute(f"PRAGMA {pragma}").close()
+        for part in scratch.parts:
+            driver.execute(part).close()
         record.info[_KEY] = SqliteConnection(driver)
 
-    return open_postgres if url.dialect == "postgresql" else open_sqlite
+    return open_session
 
 
 def _session_settings(settings: Settings) -> str:

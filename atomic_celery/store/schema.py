@@ -71,6 +71,12 @@ class Schema(Noun):
                 f"the tables are of version {version}, this release needs {needed}; run: {_MIGRATE}"
             )
 
+    def now_ms(self) -> int:
+        """Ask the database for its time; needs no tables."""
+        row = self._one("clock")
+        assert row is not None
+        return int(row[0])
+
     def _refuse_newer(self, numbers: dict[str, int]) -> None:
         floor = numbers.get("schema_floor", 0)
         if floor > self.target:

@@ -59,15 +59,15 @@ class Statements:
         if noun not in self._nouns:
             text = _read(self._dialect, noun)
             self._nouns[noun] = {
-                name: self._translate(f"{noun}.{name}", body, hot=hot) for name, body, hot in split_blocks(text)
+                name: self._translate(noun, name, body, hot=hot) for name, body, hot in split_blocks(text)
             }
         return self._nouns[noun]
 
     def script(self, name: str, text: str) -> Statement:
         """Return a whole file as one block: a migration."""
-        return self._translate(name, text, hot=False)
+        return self._translate("migration", name, text, hot=False)
 
-    def _translate(self, name: str, body: str, *, hot: bool) -> Statement:
+    def _translate(self, noun: str, name: str, body: str, *, hot: bool) -> Statement:
         text = _PREFIX.sub(f"{self._prefix}_", _COMMENT.sub("", body))
         text = text.replace("{now_ms}", _CLOCK[self._dialect])
         parts = tuple(part for part in map(_squeeze, re.split(r";\s*$", text, flags=re.M)) if part)
@@ -76,7 +76,7 @@ class Statements:
             return Statement(name, parts, writes)
         if not hot:
             return Statement(name, (_pyformat(";\n".join(parts)),), writes)
-        return _prepared(f"{self._prefix}_{name.replace('.', '_')}", name, parts[0], writes)
+        return _prepared(f"{self._prefix}_{noun}_{name}", name, parts[0], writes)
 
 
 def split_blocks(text: str) -> list[tuple[str, str, bool]]:

@@ -5,6 +5,7 @@ CREATE TABLE atomic_setting (
     name  text PRIMARY KEY,
     value text NOT NULL
 );
+INSERT INTO atomic_setting (name, value) VALUES ('reclaimed_ms', '0');
 
 CREATE TABLE atomic_queue (
     id                      integer PRIMARY KEY AUTOINCREMENT,
@@ -123,7 +124,7 @@ CREATE TABLE atomic_host (
     machine       text NOT NULL,
     machine_boot  text NOT NULL,
     pid           integer NOT NULL,
-    pid_started   integer NOT NULL,
+    pid_started   text NOT NULL,
     slots         integer NOT NULL,
     busy          integer NOT NULL,
     labels        text NOT NULL,

@@ -16,3 +16,7 @@ SELECT name, value::bigint FROM atomic_setting WHERE name IN ('schema_version', 
 -- Remember a number.
 INSERT INTO atomic_setting (name, value) VALUES (:name, :number::text)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: clock :one
+-- The database's time.
+SELECT {now_ms};

@@ -17,3 +17,7 @@ SELECT name, CAST(value AS INTEGER) FROM atomic_setting
 -- Remember a number.
 INSERT INTO atomic_setting (name, value) VALUES (:name, CAST(:number AS TEXT))
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: clock :one
+-- The database's time.
+SELECT {now_ms};

@@ -1,0 +1,256 @@
+"""Messages: published, claimed, renewed, settled, reclaimed. The fence is in every verb.
+
+Operators' verbs are in `operators`; looking at messages is in `reads`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from atomic_celery import errors
+from atomic_celery.store.connection import Row
+from atomic_celery.store.database import Database, Noun
+from atomic_celery.store.records import (
+    Claimed,
+    Crashed,
+    Held,
+    Holder,
+    Lane,
+    NewMessage,
+    Renewal,
+    Settlement,
+    Turn,
+)
+
+Ring = Callable[[Sequence[int], int], object]
+"""Wake up to so many sleepers of each of these queues."""
+
+_NOBODY = Holder("", "")
+_FIELDS = tuple(NewMessage.__dataclass_fields__)
+_AT_ONCE = tuple(name for name in _FIELDS if name != "due_ms")
+
+
+class Messages(Noun):
+    """The verbs of one message's life."""
+
+    noun = "messages"
+
+    def __init__(self, database: Database, ring: Ring) -> None:
+        super().__init__(database)
+        self._ring = ring
+        self._max_crashes = database.settings.max_crashes
+
+    def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
+        """Store messages and wake sleepers for them.
+
+        Atomicity: one statement; joins the caller's transaction.
+
+        Returns:
+            The id of each, in order; None where that task id is unfinished in that queue already.
+
+        Raises:
+            QueueNotFound: A queue is gone. Nothing was stored.
+        """
+        if len(new) == 1 and new[0].due_ms is None:
+            row = self._one("publish", **_values(new[0], _AT_ONCE))
+            return self._stored(new, [row] if row is not None else [])
+        rows = self._many("publish_many", messages=[_values(item, _FIELDS) for item in new])
+        return self._stored(new, rows)
+
+    def supersede(self, held: Held, new: NewMessage) -> int:
+        """Publish the continuation of a held message, which ends when that one settles.
+
+        Atomicity: one transaction; joins the caller's. A second call finds the first one's message.
+
+        Raises:
+            LeaseLost: The message is not ours any more. Nothing was stored.
+        """
+        message_id, fence = held
+        with self._database.transaction("supersede"):
+            row = self._one("unname", id=message_id, fence=fence)
+            if row is None:
+                raise errors.LeaseLost(message_id, fence, doing="superseding it")
+            successor_id = row[0] if row[0] is not None else self._publish_successor(new)
+            if not self._exec("succeed", id=message_id, fence=fence, successor_id=successor_id):
+                raise errors.LeaseLost(message_id, fence, doing="superseding it")
+        return int(successor_id)
+
+    def claim(self, holder: Holder, lanes: Sequence[Lane], limit: int, lease_ms: int) -> list[Claimed]:
+        """Claim up to *limit* ready messages, lane by lane; none for a draining host.
+
+        Atomicity: one statement. A claim that finds nothing writes nothing.
+        """
+        return self.turn(holder, Settlement(), lanes, limit, lease_ms).claimed
+
+    def take(self, queue_ids: Sequence[int], limit: int) -> list[Claimed]:
+        """Remove up to *limit* messages and return them, 9 first: for consumers without acknowledgement.
+
+        Atomicity: one statement. If its answer is lost, so are the messages.
+        """
+        return sorted(map(_claimed, self._many("take", queue_ids=queue_ids, limit=limit)), key=_line)
+
+    def renew(self, holder: Holder, held: Iterable[Held], lease_ms: int) -> Renewal:
+        """Push the leases that still hold out to *lease_ms* from now, each judged by itself.
+
+        Atomicity: one statement.
+        """
+        rows = self._many("renew", holder=holder.id, boot=holder.boot, held=sorted(held), lease_ms=lease_ms)
+        by_outcome: dict[str, list[int]] = {"renewed": [], "unconfirmed": [], "lost": []}
+        for message_id, outcome in rows:
+            by_outcome[outcome].append(message_id)
+        return Renewal(**{outcome: frozenset(ids) for outcome, ids in by_outcome.items()})
+
+    def complete(self, held: Iterable[Held]) -> frozenset[int]:
+        """Remove finished messages; return the ids of those that were ours.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        return self.turn(_NOBODY, Settlement(completed=list(held)), (), 0, 0).settled
+
+    def release(self, held: Iterable[Held]) -> frozenset[int]:
+        """Give messages back, ready at once and first in line; return the ids of those that were ours.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        rows = self._many("release", held=sorted(held))
+        self._wake(queue_id for _, queue_id in rows)
+        return frozenset(message_id for message_id, _ in rows)
+
+    def delay(self, held: Held, due_ms: int) -> bool:
+        """Let a held message wait until *due_ms*; False: it was not ours any more.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        return bool(self._many("delay", id=held[0], fence=held[1], due_ms=due_ms))
+
+    def crash(self, held: Iterable[Held], reason: str) -> list[Crashed]:
+        """Report that processes died with these messages: ready again, or buried after too many.
+
+        Atomicity: one statement; joins the caller's transaction.
+
+        Returns:
+            Those that were ours, in no order; one that had a successor is gone without a word.
+        """
+        return self._crash(held, reason, lease="live")
+
+    def turn(
+        self,
+        holder: Holder,
+        settlement: Settlement,
+        lanes: Sequence[Lane],
+        limit: int,
+        lease_ms: int,
+    ) -> Turn:
+        """Settle what ended and claim what may start.
+
+        Atomicity: one transaction, in the usual case one statement; joins the caller's.
+        """
+        if not settlement.released and not settlement.crashed:
+            return self._turn(holder, settlement.completed, lanes, limit, lease_ms)
+        with self._database.transaction("turn"):
+            settled = self.release(settlement.released) if settlement.released else frozenset()
+            crashed = [
+                report for held, reason in settlement.crashed for report in self._crash([held], reason, lease="live")
+            ]
+            rest = self._turn(holder, settlement.completed, lanes, limit, lease_ms)
+        settled |= {report.id for report in crashed}
+        return Turn(settled | rest.settled, crashed, rest.claimed)
+
+    def reclaim(self, limit: int = 1000) -> list[Crashed]:
+        """Make messages of leases that ran out ready again, or bury them after too many crashes.
+
+        Atomicity: each message by itself. At most once a second in the whole fleet does anything.
+        """
+        lapsed = self._many("lapsed", limit=limit)
+        return self._crash(map(_held, lapsed), "lease ran out", lease="lapsed") if lapsed else []
+
+    def release_holder(self, holder_id: str, boot: str, reason: str) -> list[Crashed]:
+        """Make ready again what a holder held that is proven dead; counted as crashes.
+
+        Atomicity: each message by itself.
+        """
+        held = self._many("held_by", holder=holder_id, boot=boot)
+        return self._crash(map(_held, held), reason, lease="any") if held else []
+
+    def promote(self, limit: int = 1000) -> tuple[int, int | None]:
+        """Make up to *limit* delayed messages that are due ready.
+
+        Atomicity: one statement.
+
+        Returns:
+            How many, and the milliseconds until the next one is due (0: more are due now; None: none waits).
+        """
+        *moved, (_, _, next_ms) = self._many("promote", limit=limit)
+        for queue_id, count, _ in moved:
+            self._ring([queue_id], count)
+        total = sum(count for _, count, _ in moved)
+        return total, 0 if total == limit else next_ms
+
+    def _turn(
+        self, holder: Holder, completed: Sequence[Held], lanes: Sequence[Lane], limit: int, lease_ms: int
+    ) -> Turn:
+        rows = self._many(
+            "turn",
+            completed=sorted(completed),
+            lanes=[(lane.queue_id, lane.priority, lane.after) for lane in lanes],
+            limit=limit,
+            holder=holder.id,
+            boot=holder.boot,
+            is_host=holder.is_host,
+            lease_ms=lease_ms,
+        )
+        order = {(lane.queue_id, lane.priority): place for place, lane in enumerate(lanes)}
+        claimed = [_claimed(row) for row in rows if row[1] is not None]
+        claimed.sort(key=lambda message: (order[message.queue_id, message.priority], message.position))
+        return Turn(frozenset(row[0] for row in rows if row[1] is None), [], claimed)
+
+    def _crash(self, held: Iterable[Held], reason: str, *, lease: Literal["live", "lapsed", "any"]) -> list[Crashed]:
+        rows = self._many("crash", held=sorted(held), reason=reason, lease=lease, max_crashes=self._max_crashes)
+        self._wake(row[-1] for row in rows if not row[3])
+        return [_crashed(row) for row in rows]
+
+    def _publish_successor(self, new: NewMessage) -> int:
+        [successor_id] = self.publish([new])
+        if successor_id is not None:
+            return successor_id
+        row = self._one("unfinished", task_id=new.task_id, queue_id=new.queue_id)
+        if row is None:
+            raise errors.StoreBusy(f"the other message of task {new.task_id} ended just now")
+        return int(row[0])
+
+    def _wake(self, queue_ids: Iterable[int]) -> None:
+        for queue_id, count in Counter(queue_ids).items():
+            self._ring([queue_id], count)
+
+    @staticmethod
+    def _stored(new: Sequence[NewMessage], rows: Sequence[Row]) -> list[int | None]:
+        for message, row in zip(new, rows, strict=True):
+            if not row[1]:
+                raise errors.QueueNotFound(
+                    str(message.queue_id), f"queue {message.queue_id} was deleted; declare it again"
+                )
+        return [row[0] for row in rows]
+
+
+def _values(message: NewMessage, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
+
+
+def _held(row: Row) -> Held:
+    return row[0], row[1]
+
+
+def _claimed(row: Row) -> Claimed:
+    *facts, revoked, expired, position = row
+    return Claimed(*facts, bool(revoked), bool(expired), position)
+
+
+def _crashed(row: Row) -> Crashed:
+    message_id, fence, crashes, buried, task_id, task_name, holder, _ = row
+    return Crashed(message_id, fence, crashes, bool(buried), task_id, task_name, holder)
+
+
+def _line(message: Claimed) -> tuple[int, int]:
+    return -message.priority, message.position

@@ -1,0 +1,397 @@
+-- The life of a message, in the order in which it is lived.
+--
+-- atomic_message holds what was published and never changes. Exactly one of atomic_ready, atomic_delayed,
+-- atomic_claim and atomic_dead names a message; which one does is its state (I1). A move deletes the row
+-- in one of them and inserts it into another in the same statement, and carries the fence along (I2).
+--
+-- What a holder says counts only while the claim has its fence and the lease has not run out (I3). The
+-- claim is locked first and the clock read afterwards: a statement that had to wait for the lock must not
+-- judge the lease by the time at which it began to wait.
+--
+-- "= ANY (ARRAY(SELECT …))" and LATERAL are there for the planner: whatever it believes about the size of
+-- these tables, which go from empty to a million rows and back, each row is found by its key.
+
+-- name: publish :one hot
+-- Store one message that may be claimed at once, and wake one sleeper for it.
+-- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
+WITH message AS (
+    INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
+                                published_ms, expires_ms)
+    SELECT id, :task_id::text, :task_name::text, :root_id::text, :priority::smallint, :payload::text,
+           {now_ms}, :expires_ms::bigint
+      FROM atomic_queue
+     WHERE id = :queue_id::bigint
+    ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING
+    RETURNING id, queue_id, priority
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT id, queue_id, priority, id, 0, 0 FROM message
+), woken AS (
+    DELETE FROM atomic_waiter
+     WHERE ctid = ANY (ARRAY(
+               SELECT sleeper.ctid
+                 FROM message
+                CROSS JOIN LATERAL (
+                      SELECT ctid FROM atomic_waiter
+                       WHERE queue_id = message.queue_id AND until_ms > {now_ms}
+                       LIMIT 1 FOR UPDATE SKIP LOCKED) AS sleeper))
+    RETURNING holder
+)
+SELECT (SELECT id FROM message),
+       EXISTS (SELECT FROM atomic_queue WHERE id = :queue_id::bigint),
+       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken);
+
+-- name: publish_many :many
+-- Store messages, each ready or delayed by its due time, and wake a sleeper for each ready one.
+-- One row for each, in order; no id: its task id is unfinished in that queue (I6). All or none: when a
+-- queue is gone, nothing is stored, and the second column tells for whom it is.
+WITH new AS MATERIALIZED (
+    SELECT nextval('atomic_message_id_seq') AS id, item.*, queue.id IS NOT NULL AS routed
+      FROM ROWS FROM (json_to_recordset(:messages::json) AS (
+               queue_id bigint, task_id text, task_name text, root_id text, priority smallint,
+               payload text, due_ms bigint, expires_ms bigint))
+           WITH ORDINALITY AS item (queue_id, task_id, task_name, root_id, priority, payload, due_ms,
+                                   expires_ms, turn)
+      LEFT JOIN LATERAL (SELECT id FROM atomic_queue WHERE id = item.queue_id LIMIT 1) AS queue ON true
+), message AS (
+    INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload,
+                                published_ms, due_ms, expires_ms)
+    SELECT id, queue_id, task_id, task_name, root_id, priority, payload, {now_ms}, due_ms, expires_ms
+      FROM new
+     WHERE (SELECT bool_and(routed) FROM new)
+     ORDER BY turn
+    ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING
+    RETURNING id, queue_id, priority, due_ms
+), delayed AS (
+    INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
+    SELECT id, queue_id, priority, due_ms, 0, 0 FROM message WHERE due_ms > {now_ms}
+    RETURNING message_id
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT id, queue_id, priority, id, 0, 0
+      FROM message
+     WHERE id NOT IN (SELECT message_id FROM delayed)
+    RETURNING queue_id
+), woken AS (
+    DELETE FROM atomic_waiter
+     WHERE ctid = ANY (ARRAY(
+               SELECT sleeper.ctid
+                 FROM (SELECT queue_id, count(*) AS messages FROM ready GROUP BY queue_id) AS arrived
+                CROSS JOIN LATERAL (
+                      SELECT ctid FROM atomic_waiter
+                       WHERE queue_id = arrived.queue_id AND until_ms > {now_ms}
+                       LIMIT arrived.messages FOR UPDATE SKIP LOCKED) AS sleeper))
+    RETURNING holder
+)
+SELECT message.id, new.routed,
+       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken)
+  FROM new
+  LEFT JOIN message USING (id)
+ ORDER BY new.turn;
+
+-- name: unname :one
+-- Free the task id of a held message for its successor, and say which it has already.
+WITH held AS MATERIALIZED (
+    SELECT message_id, successor_id
+      FROM atomic_claim
+     WHERE message_id = :id::bigint AND fence = :fence::bigint
+       FOR UPDATE
+), unnamed AS (
+    UPDATE atomic_message SET task_id = NULL
+     WHERE id = ANY (ARRAY(SELECT message_id FROM held WHERE successor_id IS NULL))
+)
+SELECT successor_id FROM held;
+
+-- name: unfinished :one
+-- Find the unfinished message of a task id in a queue.
+SELECT id FROM atomic_message WHERE task_id = :task_id::text AND queue_id = :queue_id::bigint;
+
+-- name: succeed :exec
+-- Note who comes after a held message; none noted means that it is lost.
+UPDATE atomic_claim
+   SET successor_id = :successor_id::bigint
+ WHERE message_id = :id::bigint
+   AND fence = :fence::bigint
+   AND lease_until_ms > {now_ms};
+
+-- name: turn :many hot
+-- Complete what a holder has finished, and claim what it may start next.
+-- Completed: its fence holds and its lease has not run out; the message is gone with its claim (I4).
+-- Claimed: up to :limit, lane by lane, first in first out; each with the next fence and a lease (I2).
+-- A draining host gets none: the drain waits for the lock on the host's row, or is seen behind it (I5).
+WITH finished AS MATERIALIZED (
+    SELECT claim.message_id, claim.lease_until_ms
+      FROM jsonb_array_elements(:completed::jsonb) AS held
+     CROSS JOIN LATERAL (
+           SELECT message_id, lease_until_ms
+             FROM atomic_claim
+            WHERE message_id = (held->>0)::bigint AND fence = (held->>1)::bigint
+              FOR UPDATE) AS claim
+), settled AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM finished WHERE lease_until_ms > {now_ms}))
+    RETURNING message_id
+), done AS (
+    DELETE FROM atomic_message WHERE id = ANY (ARRAY(SELECT message_id FROM settled))
+), forgotten AS (
+    DELETE FROM atomic_crash WHERE message_id = ANY (ARRAY(SELECT message_id FROM settled))
+), picked AS MATERIALIZED (
+    -- Read lane after lane and stopped at the limit: only what is claimed gets locked.
+    SELECT ready.at
+      FROM jsonb_array_elements(:lanes::jsonb) AS lane
+     CROSS JOIN LATERAL (
+           SELECT ctid AS at
+             FROM atomic_ready
+            WHERE queue_id = (lane->>0)::bigint
+              AND priority = (lane->>1)::smallint
+              AND position > (lane->>2)::bigint
+            ORDER BY position
+            LIMIT :limit::integer
+              FOR UPDATE SKIP LOCKED) AS ready
+     LIMIT :limit::integer
+), host AS MATERIALIZED (
+    SELECT draining_ms
+      FROM atomic_host
+     WHERE id = :holder::text AND boot = :boot::text AND draining_ms IS NULL
+       AND EXISTS (SELECT FROM picked)
+       FOR KEY SHARE
+), taken AS (
+    DELETE FROM atomic_ready
+     WHERE ctid = ANY (ARRAY(
+               SELECT at FROM picked WHERE NOT :is_host::boolean OR EXISTS (SELECT FROM host)))
+    RETURNING message_id, queue_id, priority, position, fence + 1 AS fence, crashes
+), claimed AS (
+    INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
+                              holder, boot, claimed_ms, lease_until_ms)
+    SELECT message_id, queue_id, priority, position, fence, crashes,
+           :holder::text, :boot::text, {now_ms}, {now_ms} + :lease_ms::bigint
+      FROM taken
+)
+SELECT message_id AS id, NULL::bigint AS fence, NULL::bigint AS queue_id, NULL::smallint AS priority,
+       NULL::text AS payload, NULL::integer AS crashes, NULL::text AS task_id,
+       NULL::boolean AS revoked, NULL::boolean AS expired, NULL::bigint AS position
+  FROM settled
+UNION ALL
+SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, message.payload, taken.crashes,
+       message.task_id,
+       EXISTS (SELECT FROM atomic_revoked
+                WHERE task_id = message.task_id AND until_ms > {now_ms}),
+       coalesce(message.expires_ms <= {now_ms}, false), taken.position
+  FROM taken
+ CROSS JOIN LATERAL (
+       SELECT payload, task_id, expires_ms FROM atomic_message WHERE id = taken.message_id LIMIT 1
+       ) AS message;
+
+-- name: take :many hot
+-- Remove and return up to :limit messages of consumers that do not acknowledge: at most once.
+WITH picked AS MATERIALIZED (
+    SELECT ready.at
+      FROM jsonb_array_elements(:queue_ids::jsonb) AS queue
+     CROSS JOIN LATERAL (
+           SELECT ctid AS at
+             FROM atomic_ready
+            WHERE queue_id = queue::bigint
+            ORDER BY priority DESC, position
+            LIMIT :limit::integer
+              FOR UPDATE SKIP LOCKED) AS ready
+     LIMIT :limit::integer
+), taken AS (
+    DELETE FROM atomic_ready WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
+    RETURNING message_id, queue_id, priority, position, fence + 1 AS fence, crashes
+), removed AS (
+    DELETE FROM atomic_message WHERE id = ANY (ARRAY(SELECT message_id FROM taken))
+    RETURNING id, payload, task_id, expires_ms
+), forgotten AS (
+    DELETE FROM atomic_crash WHERE message_id = ANY (ARRAY(SELECT message_id FROM taken))
+)
+SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, removed.payload, taken.crashes,
+       removed.task_id,
+       EXISTS (SELECT FROM atomic_revoked
+                WHERE task_id = removed.task_id AND until_ms > {now_ms}),
+       coalesce(removed.expires_ms <= {now_ms}, false), taken.position
+  FROM taken
+  JOIN removed ON removed.id = taken.message_id;
+
+-- name: renew :many hot
+-- Push out the leases that still hold, and say for each whether it was: renewed, unconfirmed or lost.
+-- A claim that somebody is about to settle is not waited for: it is unconfirmed. One that is not there,
+-- has another fence or has run out is lost, and never revived.
+WITH held AS MATERIALIZED (
+    SELECT (pair->>0)::bigint AS message_id, (pair->>1)::bigint AS fence
+      FROM jsonb_array_elements(:held::jsonb) AS pair
+), locked AS MATERIALIZED (
+    SELECT claim.message_id, claim.lease_until_ms
+      FROM held
+     CROSS JOIN LATERAL (
+           SELECT message_id, lease_until_ms
+             FROM atomic_claim
+            WHERE message_id = held.message_id AND fence = held.fence
+              AND holder = :holder::text AND boot = :boot::text
+              FOR NO KEY UPDATE SKIP LOCKED) AS claim
+), renewed AS (
+    UPDATE atomic_claim
+       SET lease_until_ms = {now_ms} + :lease_ms::bigint
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM locked WHERE lease_until_ms > {now_ms}))
+    RETURNING message_id
+)
+SELECT held.message_id,
+       CASE WHEN renewed.message_id IS NOT NULL THEN 'renewed'
+            WHEN locked.message_id IS NULL AND seen.message_id IS NOT NULL THEN 'unconfirmed'
+            ELSE 'lost'
+       END
+  FROM held
+  LEFT JOIN renewed USING (message_id)
+  LEFT JOIN locked USING (message_id)
+  LEFT JOIN LATERAL (
+       SELECT message_id
+         FROM atomic_claim
+        WHERE message_id = held.message_id AND fence = held.fence
+          AND lease_until_ms > {now_ms}
+        LIMIT 1) AS seen ON true;
+
+-- name: release :many
+-- Give messages back: ready at once, first in line again, with the fence they had and no crash counted.
+-- One that has a successor is only removed.
+WITH held AS MATERIALIZED (
+    SELECT claim.message_id, claim.lease_until_ms
+      FROM jsonb_array_elements(:held::jsonb) AS pair
+     CROSS JOIN LATERAL (
+           SELECT message_id, lease_until_ms
+             FROM atomic_claim
+            WHERE message_id = (pair->>0)::bigint AND fence = (pair->>1)::bigint
+              FOR UPDATE) AS claim
+), released AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM held WHERE lease_until_ms > {now_ms}))
+    RETURNING message_id, queue_id, priority, position, fence, crashes, successor_id
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, priority, position, fence, crashes
+      FROM released WHERE successor_id IS NULL
+), removed AS (
+    DELETE FROM atomic_message
+     WHERE id = ANY (ARRAY(SELECT message_id FROM released WHERE successor_id IS NOT NULL))
+), forgotten AS (
+    DELETE FROM atomic_crash
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM released WHERE successor_id IS NOT NULL))
+)
+SELECT message_id, queue_id FROM released;
+
+-- name: delay :many
+-- End a claim and let its message wait for :due_ms. One that has a successor is only removed.
+WITH held AS MATERIALIZED (
+    SELECT message_id, lease_until_ms
+      FROM atomic_claim
+     WHERE message_id = :id::bigint AND fence = :fence::bigint
+       FOR UPDATE
+), released AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM held WHERE lease_until_ms > {now_ms}))
+    RETURNING message_id, queue_id, priority, fence, crashes, successor_id
+), delayed AS (
+    INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
+    SELECT message_id, queue_id, priority, :due_ms::bigint, fence, crashes
+      FROM released WHERE successor_id IS NULL
+), removed AS (
+    DELETE FROM atomic_message
+     WHERE id = ANY (ARRAY(SELECT message_id FROM released WHERE successor_id IS NOT NULL))
+), forgotten AS (
+    DELETE FROM atomic_crash
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM released WHERE successor_id IS NOT NULL))
+)
+SELECT message_id FROM released;
+
+-- name: crash :many
+-- End claims whose process died: ready at once, or buried when that was once too often.
+-- One that has a successor is only removed. :lease says which count: live (the holder itself reports it),
+-- lapsed (the lease ran out), any (its holder is proven dead).
+WITH held AS MATERIALIZED (
+    SELECT claim.message_id, claim.lease_until_ms
+      FROM jsonb_array_elements(:held::jsonb) AS pair
+     CROSS JOIN LATERAL (
+           SELECT message_id, lease_until_ms
+             FROM atomic_claim
+            WHERE message_id = (pair->>0)::bigint AND fence = (pair->>1)::bigint
+              FOR UPDATE) AS claim
+), crashed AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(
+               SELECT message_id FROM held
+                WHERE :lease::text = 'any' OR (lease_until_ms > {now_ms}) = (:lease::text = 'live')))
+    RETURNING message_id, queue_id, priority, position, fence, crashes + 1 AS crashes, holder,
+              successor_id, crashes + 1 >= :max_crashes::integer AS buried
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, priority, position, fence, crashes
+      FROM crashed WHERE successor_id IS NULL AND NOT buried
+), dead AS (
+    INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
+    SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}
+      FROM crashed WHERE successor_id IS NULL AND buried
+), history AS (
+    INSERT INTO atomic_crash (message_id, fence, holder, reason, at_ms)
+    SELECT message_id, fence, holder, :reason::text, {now_ms}
+      FROM crashed WHERE successor_id IS NULL
+), removed AS (
+    DELETE FROM atomic_message
+     WHERE id = ANY (ARRAY(SELECT message_id FROM crashed WHERE successor_id IS NOT NULL))
+), forgotten AS (
+    DELETE FROM atomic_crash
+     WHERE message_id = ANY (ARRAY(SELECT message_id FROM crashed WHERE successor_id IS NOT NULL))
+)
+SELECT crashed.message_id, crashed.fence, crashed.crashes, crashed.buried, message.task_id,
+       message.task_name, crashed.holder, crashed.queue_id
+  FROM crashed
+ CROSS JOIN LATERAL (
+       SELECT task_id, task_name FROM atomic_message WHERE id = crashed.message_id LIMIT 1) AS message
+ WHERE crashed.successor_id IS NULL;
+
+-- name: lapsed :many
+-- Find claims whose lease ran out, at most once a second over the whole fleet.
+-- A claim that somebody has locked is in the middle of a write: left for the next turn.
+WITH turn AS (
+    UPDATE atomic_setting SET value = {now_ms}::text
+     WHERE ctid = ANY (ARRAY(
+               SELECT ctid FROM atomic_setting
+                WHERE name = 'reclaimed_ms' AND abs({now_ms} - value::bigint) >= 1000
+                  FOR UPDATE SKIP LOCKED))
+    RETURNING name
+)
+SELECT message_id, fence
+  FROM atomic_claim
+ WHERE EXISTS (SELECT FROM turn) AND lease_until_ms <= {now_ms}
+ LIMIT :limit::integer
+   FOR UPDATE SKIP LOCKED;
+
+-- name: held_by :many
+-- Find the claims of one boot of one holder.
+SELECT message_id, fence
+  FROM atomic_claim
+ WHERE holder = :holder::text AND boot = :boot::text
+ ORDER BY message_id;
+
+-- name: promote :many
+-- Make delayed messages that are due ready, behind what is ready already.
+-- Rows: queue and how many; last, without a queue, how long until the next one is due.
+WITH due AS MATERIALIZED (
+    SELECT message_id
+      FROM atomic_delayed
+     WHERE due_ms <= (SELECT {now_ms})
+     ORDER BY due_ms
+     LIMIT :limit::integer
+       FOR UPDATE SKIP LOCKED
+), moved AS (
+    DELETE FROM atomic_delayed WHERE message_id = ANY (ARRAY(SELECT message_id FROM due))
+    RETURNING message_id, queue_id, priority, due_ms, fence, crashes
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, priority, nextval('atomic_message_id_seq'), fence, crashes
+      FROM (SELECT * FROM moved ORDER BY due_ms, message_id) AS in_order
+    RETURNING queue_id
+)
+SELECT queue_id, count(*) AS moved, NULL::bigint AS next_ms FROM ready GROUP BY queue_id
+UNION ALL
+SELECT NULL, 0, (SELECT due_ms - {now_ms}
+                   FROM atomic_delayed
+                  WHERE due_ms > (SELECT {now_ms})
+                  ORDER BY due_ms LIMIT 1);

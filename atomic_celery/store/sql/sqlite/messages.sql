@@ -1,0 +1,273 @@
+-- The life of a message, in the order in which it is lived.
+--
+-- atomic_message holds what was published and never changes. Exactly one of atomic_ready, atomic_delayed,
+-- atomic_claim and atomic_dead names a message; which one does is its state (I1). A move deletes the row
+-- in one of them and inserts it into another in the same transaction, and carries the fence along (I2).
+--
+-- What a holder says counts only while the claim has its fence and the lease has not run out (I3).
+-- A block of several statements holds the database's one write lock from the first to the last, so
+-- nothing changes between them. "settled", "picked" and "new" are scratch tables of the connection.
+
+-- name: publish :one
+-- Store one message that may be claimed at once.
+-- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
+INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
+                            published_ms, expires_ms)
+SELECT id, :task_id, :task_name, :root_id, :priority, :payload, {now_ms}, :expires_ms
+  FROM atomic_queue
+ WHERE id = :queue_id
+ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING;
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT id, queue_id, priority, id, 0, 0
+  FROM atomic_message
+ WHERE changes() = 1 AND id = last_insert_rowid();
+SELECT CASE changes() WHEN 1 THEN last_insert_rowid() END,
+       EXISTS (SELECT 1 FROM atomic_queue WHERE id = :queue_id);
+
+-- name: publish_many :many
+-- Store messages, each ready or delayed by its due time.
+-- One row for each, in order; no id: its task id is unfinished in that queue (I6). All or none: when a
+-- queue is gone, nothing is stored, and the second column tells for whom it is.
+DELETE FROM new;
+INSERT INTO new (turn, message_id, routed, message)
+SELECT item.key, item.key + 1 + coalesce(
+           (SELECT seq FROM sqlite_sequence WHERE name = 'atomic_message'), 0),
+       queue.id IS NOT NULL, item.value
+  FROM json_each(:messages) AS item
+  LEFT JOIN atomic_queue AS queue ON queue.id = json_extract(item.value, '$.queue_id');
+INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload,
+                            published_ms, due_ms, expires_ms)
+SELECT message_id, json_extract(message, '$.queue_id'), json_extract(message, '$.task_id'),
+       json_extract(message, '$.task_name'), json_extract(message, '$.root_id'),
+       json_extract(message, '$.priority'), json_extract(message, '$.payload'),
+       {now_ms}, json_extract(message, '$.due_ms'), json_extract(message, '$.expires_ms')
+  FROM new
+ WHERE (SELECT min(routed) FROM new)
+ ORDER BY turn
+ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING;
+INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
+SELECT id, queue_id, priority, due_ms, 0, 0
+  FROM atomic_message
+ WHERE id IN (SELECT message_id FROM new) AND due_ms > {now_ms};
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT id, queue_id, priority, id, 0, 0
+  FROM atomic_message
+ WHERE id IN (SELECT message_id FROM new) AND id NOT IN (SELECT message_id FROM atomic_delayed);
+SELECT message.id, new.routed
+  FROM new
+  LEFT JOIN atomic_message AS message ON message.id = new.message_id
+ ORDER BY new.turn;
+
+-- name: unname :one
+-- Free the task id of a held message for its successor, and say which it has already.
+UPDATE atomic_message SET task_id = NULL
+ WHERE id IN (SELECT message_id FROM atomic_claim
+               WHERE message_id = :id AND fence = :fence AND successor_id IS NULL);
+SELECT successor_id FROM atomic_claim WHERE message_id = :id AND fence = :fence;
+
+-- name: unfinished :one
+-- Find the unfinished message of a task id in a queue.
+SELECT id FROM atomic_message WHERE task_id = :task_id AND queue_id = :queue_id;
+
+-- name: succeed :exec
+-- Note who comes after a held message; none noted means that it is lost.
+UPDATE atomic_claim
+   SET successor_id = :successor_id
+ WHERE message_id = :id
+   AND fence = :fence
+   AND lease_until_ms > {now_ms};
+
+-- name: turn :many
+-- Complete what a holder has finished, and claim what it may start next.
+-- Completed: its fence holds and its lease has not run out; the message is gone with its claim (I4).
+-- Claimed: up to :limit, lane by lane, first in first out; each with the next fence and a lease (I2).
+-- A draining host gets none (I5).
+DELETE FROM settled;
+DELETE FROM picked;
+INSERT INTO settled (message_id)
+SELECT claim.message_id
+  FROM json_each(:completed) AS held
+  JOIN atomic_claim AS claim
+    ON claim.message_id = json_extract(held.value, '$[0]')
+   AND claim.fence = json_extract(held.value, '$[1]')
+ WHERE claim.lease_until_ms > {now_ms};
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_message WHERE id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_crash WHERE message_id IN (SELECT message_id FROM settled);
+-- CROSS JOIN keeps the order of the lanes, the index that within one: it stops at the limit.
+INSERT INTO picked (message_id, queue_id, priority, position, fence, crashes)
+SELECT ready.message_id, ready.queue_id, ready.priority, ready.position, ready.fence + 1, ready.crashes
+  FROM json_each(:lanes) AS lane
+ CROSS JOIN atomic_ready AS ready INDEXED BY atomic_ready_lane
+    ON ready.queue_id = json_extract(lane.value, '$[0]')
+   AND ready.priority = json_extract(lane.value, '$[1]')
+   AND ready.position > json_extract(lane.value, '$[2]')
+ WHERE NOT :is_host
+    OR EXISTS (SELECT 1 FROM atomic_host
+                WHERE id = :holder AND boot = :boot AND draining_ms IS NULL)
+ LIMIT :limit;
+DELETE FROM atomic_ready WHERE message_id IN (SELECT message_id FROM picked);
+INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
+                          holder, boot, claimed_ms, lease_until_ms)
+SELECT message_id, queue_id, priority, position, fence, crashes,
+       :holder, :boot, {now_ms}, {now_ms} + :lease_ms
+  FROM picked;
+SELECT message_id AS id, NULL AS fence, NULL AS queue_id, NULL AS priority, NULL AS payload,
+       NULL AS crashes, NULL AS task_id, NULL AS revoked, NULL AS expired, NULL AS position
+  FROM settled
+UNION ALL
+SELECT picked.message_id, picked.fence, picked.queue_id, picked.priority, message.payload,
+       picked.crashes, message.task_id,
+       EXISTS (SELECT 1 FROM atomic_revoked
+                WHERE task_id = message.task_id AND until_ms > {now_ms}),
+       coalesce(message.expires_ms <= {now_ms}, 0), picked.position
+  FROM picked
+  JOIN atomic_message AS message ON message.id = picked.message_id;
+
+-- name: take :many
+-- Remove and return up to :limit messages of consumers that do not acknowledge: at most once.
+DELETE FROM picked;
+INSERT INTO picked (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority, position, fence + 1, crashes
+  FROM atomic_ready
+ WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
+ ORDER BY priority DESC, position
+ LIMIT :limit;
+DELETE FROM atomic_ready WHERE message_id IN (SELECT message_id FROM picked);
+SELECT picked.message_id, picked.fence, picked.queue_id, picked.priority, message.payload,
+       picked.crashes, message.task_id,
+       EXISTS (SELECT 1 FROM atomic_revoked
+                WHERE task_id = message.task_id AND until_ms > {now_ms}),
+       coalesce(message.expires_ms <= {now_ms}, 0), picked.position
+  FROM picked
+  JOIN atomic_message AS message ON message.id = picked.message_id;
+DELETE FROM atomic_message WHERE id IN (SELECT message_id FROM picked);
+DELETE FROM atomic_crash WHERE message_id IN (SELECT message_id FROM picked);
+
+-- name: renew :many
+-- Push out the leases that still hold, and say for each whether it was: renewed or lost.
+-- One that is not there, has another fence or has run out is lost, and never revived.
+DELETE FROM settled;
+INSERT INTO settled (message_id)
+SELECT claim.message_id
+  FROM json_each(:held) AS pair
+  JOIN atomic_claim AS claim
+    ON claim.message_id = json_extract(pair.value, '$[0]')
+   AND claim.fence = json_extract(pair.value, '$[1]')
+ WHERE claim.holder = :holder AND claim.boot = :boot AND claim.lease_until_ms > {now_ms};
+UPDATE atomic_claim
+   SET lease_until_ms = {now_ms} + :lease_ms
+ WHERE message_id IN (SELECT message_id FROM settled);
+SELECT json_extract(pair.value, '$[0]'),
+       CASE WHEN settled.message_id IS NOT NULL THEN 'renewed' ELSE 'lost' END
+  FROM json_each(:held) AS pair
+  LEFT JOIN settled ON settled.message_id = json_extract(pair.value, '$[0]');
+
+-- name: release :many
+-- Give messages back: ready at once, first in line again, with the fence they had and no crash counted.
+-- One that has a successor is only removed.
+DELETE FROM settled;
+INSERT INTO settled (message_id, queue_id, priority, position, fence, crashes, successor_id)
+SELECT claim.message_id, claim.queue_id, claim.priority, claim.position, claim.fence, claim.crashes,
+       claim.successor_id
+  FROM json_each(:held) AS pair
+  JOIN atomic_claim AS claim
+    ON claim.message_id = json_extract(pair.value, '$[0]')
+   AND claim.fence = json_extract(pair.value, '$[1]')
+ WHERE claim.lease_until_ms > {now_ms};
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority, position, fence, crashes
+  FROM settled WHERE successor_id IS NULL;
+DELETE FROM atomic_message
+ WHERE id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+DELETE FROM atomic_crash
+ WHERE message_id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+SELECT message_id, queue_id FROM settled;
+
+-- name: delay :many
+-- End a claim and let its message wait for :due_ms. One that has a successor is only removed.
+DELETE FROM settled;
+INSERT INTO settled (message_id, queue_id, priority, fence, crashes, successor_id)
+SELECT message_id, queue_id, priority, fence, crashes, successor_id
+  FROM atomic_claim
+ WHERE message_id = :id AND fence = :fence AND lease_until_ms > {now_ms};
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
+SELECT message_id, queue_id, priority, :due_ms, fence, crashes
+  FROM settled WHERE successor_id IS NULL;
+DELETE FROM atomic_message
+ WHERE id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+DELETE FROM atomic_crash
+ WHERE message_id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+SELECT message_id FROM settled;
+
+-- name: crash :many
+-- End claims whose process died: ready at once, or buried when that was once too often.
+-- One that has a successor is only removed. :lease says which count: live (the holder itself reports it),
+-- lapsed (the lease ran out), any (its holder is proven dead).
+DELETE FROM settled;
+INSERT INTO settled (message_id, queue_id, priority, position, fence, crashes, holder, successor_id)
+SELECT claim.message_id, claim.queue_id, claim.priority, claim.position, claim.fence,
+       claim.crashes + 1, claim.holder, claim.successor_id
+  FROM json_each(:held) AS pair
+  JOIN atomic_claim AS claim
+    ON claim.message_id = json_extract(pair.value, '$[0]')
+   AND claim.fence = json_extract(pair.value, '$[1]')
+ WHERE :lease = 'any' OR (claim.lease_until_ms > {now_ms}) = (:lease = 'live');
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority, position, fence, crashes
+  FROM settled WHERE successor_id IS NULL AND crashes < :max_crashes;
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
+SELECT message_id, queue_id, priority, fence, crashes, :reason, {now_ms}
+  FROM settled WHERE successor_id IS NULL AND crashes >= :max_crashes;
+INSERT INTO atomic_crash (message_id, fence, holder, reason, at_ms)
+SELECT message_id, fence, holder, :reason, {now_ms}
+  FROM settled WHERE successor_id IS NULL;
+DELETE FROM atomic_message
+ WHERE id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+DELETE FROM atomic_crash
+ WHERE message_id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
+SELECT settled.message_id, settled.fence, settled.crashes, settled.crashes >= :max_crashes,
+       message.task_id, message.task_name, settled.holder, settled.queue_id
+  FROM settled
+  JOIN atomic_message AS message ON message.id = settled.message_id
+ WHERE settled.successor_id IS NULL;
+
+-- name: lapsed :many
+-- Find claims whose lease ran out. One machine's hosts look often enough and cheaply enough without turns.
+SELECT message_id, fence
+  FROM atomic_claim
+ WHERE lease_until_ms <= {now_ms}
+ LIMIT :limit;
+
+-- name: held_by :many
+-- Find the claims of one boot of one holder.
+SELECT message_id, fence
+  FROM atomic_claim
+ WHERE holder = :holder AND boot = :boot
+ ORDER BY message_id;
+
+-- name: promote :many
+-- Make delayed messages that are due ready, behind what is ready already.
+-- Rows: queue and how many; last, without a queue, how long until the next one is due.
+DELETE FROM picked;
+INSERT INTO picked (message_id, queue_id, priority, fence, crashes)
+SELECT message_id, queue_id, priority, fence, crashes
+  FROM atomic_delayed
+ WHERE due_ms <= {now_ms}
+ ORDER BY due_ms
+ LIMIT :limit;
+UPDATE picked SET position = place.turn + (
+           SELECT seq FROM sqlite_sequence WHERE name = 'atomic_message')
+  FROM (SELECT delayed.message_id, row_number() OVER (ORDER BY delayed.due_ms, delayed.message_id) AS turn
+          FROM picked JOIN atomic_delayed AS delayed USING (message_id)) AS place
+ WHERE place.message_id = picked.message_id;
+UPDATE sqlite_sequence SET seq = seq + (SELECT count(*) FROM picked) WHERE name = 'atomic_message';
+DELETE FROM atomic_delayed WHERE message_id IN (SELECT message_id FROM picked);
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority, position, fence, crashes FROM picked;
+SELECT queue_id, count(*) AS moved, NULL AS next_ms FROM picked GROUP BY queue_id
+UNION ALL
+SELECT NULL, 0, (SELECT min(due_ms) - {now_ms} FROM atomic_delayed WHERE due_ms > {now_ms});

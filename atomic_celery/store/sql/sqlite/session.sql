@@ -1,0 +1,15 @@
+-- What a connection sets up for itself.
+
+-- name: open :exec
+-- Somewhere to keep what the first statement of a block found for those after it.
+CREATE TEMP TABLE settled (
+    message_id integer PRIMARY KEY, queue_id integer, priority integer, position integer,
+    fence integer, crashes integer, holder text, successor_id integer
+);
+CREATE TEMP TABLE picked (
+    message_id integer PRIMARY KEY, queue_id integer, priority integer, position integer,
+    fence integer, crashes integer
+);
+CREATE TEMP TABLE new (
+    turn integer PRIMARY KEY, message_id integer, routed integer, message text
+);

@@ -1,0 +1,80 @@
+"""The store: everything the fleet shares, behind one door."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from atomic_celery.config import Settings
+from atomic_celery.store.database import Database
+from atomic_celery.store.doorbell import Doorbell, open_doorbell
+from atomic_celery.store.messages import Messages
+from atomic_celery.store.queues import Queues
+from atomic_celery.store.reads import Reads
+from atomic_celery.store.schema import Schema
+from atomic_celery.store.urls import StoreUrl
+
+
+class Store:
+    """One database's queues, messages, hosts and events.
+
+    Safe to share between threads: each uses a connection of its own. Nothing is opened before it is
+    used, and a forked child begins with connections of its own.
+    """
+
+    def __init__(self, url: StoreUrl, settings: Settings) -> None:
+        self._database = database = Database(url, settings)
+        self.url, self.settings, self.dialect = url, settings, url.dialect
+        self.schema = Schema(database)
+        self.queues = Queues(database)
+        self.messages = Messages(database, self.queues.ring)
+        self.reads = Reads(database)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run what is inside in one transaction of this thread; inside of another, as part of it."""
+        return self._database.transaction()
+
+    def deadline(self, timeout_s: float) -> AbstractContextManager[None]:
+        """Cut this thread's connection off after *timeout_s*.
+
+        Raises:
+            StoreUnavailable: The time was up: whether the last statement happened is unknown.
+        """
+        return self._database.deadline(timeout_s)
+
+    def at(self, now_ms: int | None) -> None:
+        """Say what time the database has, for tests; None: its own."""
+        self._database.at(now_ms)
+
+    def now_ms(self) -> int:
+        """Ask the database for its time."""
+        return self.schema.now_ms()
+
+    def doorbell(self, holder: str) -> Doorbell:
+        """Open what wakes *holder* when a message arrives that it waits for."""
+        return open_doorbell(self._database, holder)
+
+    def close(self) -> None:
+        """Close every connection. A later use opens new ones."""
+        self._database.close()
+
+    def forget(self) -> None:
+        """Drop every connection without a word to the server: it belongs to a parent process."""
+        self._database.forget()
+
+
+def open_store(url: str, settings: Settings, *, create: bool = False) -> Store:
+    """Return the store in the database at *url*; nothing is opened yet.
+
+    Args:
+        url: With or without ``atomic+`` in front.
+        settings: The fleet's settings.
+        create: Make the tables of a SQLite database that has none; other databases are migrated by
+            command only.
+
+    Raises:
+        ConfigError: The URL is wrong, its driver is missing, or it does not fit the settings.
+    """
+    store = Store(StoreUrl.parse(url), settings)
+    if create and store.dialect == "sqlite" and store.schema.version() is None:
+        store.schema.migrate()
+    return store
