@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,7 +55,7 @@ class Postgres:
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database and return its URL."""
         name = name or f"test_{secrets.token_hex(6)}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 {self._strategy}')
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
@@ -71,6 +72,12 @@ class Postgres:
                 return cursor.fetchall() if cursor.description else []
         finally:
             connection.close()
+
+    @cached_property
+    def _strategy(self) -> str:
+        # Two to three times as fast as the default, which PostgreSQL 15 brought.
+        [(version,)] = self.execute("SHOW server_version_num")
+        return "STRATEGY file_copy" if int(version) >= 150000 else ""
 
 
 class ExternalPostgres(Postgres):
