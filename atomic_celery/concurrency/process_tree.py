@@ -1,0 +1,112 @@
+"""Ending a process together with everything it started.
+
+Signals reach a process or a process group; what a task starts may leave both. A child is therefore made the reaper of
+its orphans, so that whatever it started stays below it in the process table, and is found there. Where there is no
+``/proc`` only the process group is reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 200
+_CLEAN_ROUNDS = 2  # one scan may miss a process that changes its parent meanwhile
+_HALTED = frozenset("TtZXD")
+
+
+class _Process(NamedTuple):
+    state: str
+    parent: int
+
+
+def bind_to_parent() -> None:
+    """Make this process die with the thread that forked it, and adopt its orphans. Linux only."""
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def send(pid: int, signum: int) -> None:
+    """Signal *pid*, if it is still there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def send_group(pgid: int, signum: int) -> None:
+    """Signal the process group *pgid*, if it is still there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, signum)
+
+
+def kill(pid: int) -> None:
+    """End *pid* and every process it started, also those in sessions of their own."""
+    send(pid, signal.SIGSTOP)  # what stands still starts nothing more
+    _kill_below(pid, until_halted=True)
+    send_group(pid, signal.SIGKILL)
+    send(pid, signal.SIGKILL)
+
+
+def kill_descendants() -> None:
+    """End every process that this one started."""
+    _kill_below(os.getpid(), until_halted=False)
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the living processes below *pid*."""
+    return _below(pid, _processes())
+
+
+def zombies() -> set[int]:
+    """Return the dead children of this process that nobody has asked for yet."""
+    own = os.getpid()
+    return {pid for pid, process in _processes().items() if process == ("Z", own)}
+
+
+def _kill_below(pid: int, *, until_halted: bool) -> None:
+    killed: set[int] = set()
+    clean_rounds = 0
+    for _ in range(_ROUNDS):
+        table = _processes()
+        found = _below(pid, table) - killed
+        for process in found:
+            send(process, signal.SIGKILL)
+        killed |= found
+        halted = not until_halted or pid not in table or table[pid].state in _HALTED
+        clean_rounds = 0 if found or not halted else clean_rounds + 1
+        if clean_rounds == _CLEAN_ROUNDS:
+            return
+
+
+def _below(pid: int, table: dict[int, _Process]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for process, (_, parent) in table.items():
+        children.setdefault(parent, []).append(process)
+    found, unseen = [], list(children.get(pid, ()))
+    while unseen:
+        process = unseen.pop()
+        found.append(process)
+        unseen += children.get(process, ())
+    return {process for process in found if table[process].state not in "ZX"}
+
+
+def _processes() -> dict[int, _Process]:
+    try:
+        names = os.listdir("/proc")
+    except FileNotFoundError:
+        return {}
+    table = {}
+    for name in names:
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+                # the command's name may contain anything, so count from its closing bracket
+                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+                table[int(name)] = _Process(state.decode(), int(parent))
+    return table
