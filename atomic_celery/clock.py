@@ -74,6 +74,11 @@ def monotonic_s() -> float:
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
+def awake_s(moment_s: float) -> float:
+    """Translate a `monotonic_s` to `time.monotonic`: Celery's clock, which may stand still with the machine."""
+    return time.monotonic() - (monotonic_s() - moment_s)
+
+
 def wall_s() -> float:
     """Seconds since 1970 by this machine's clock: a diagnostic, never a deadline of the database's."""
     return time.time()
