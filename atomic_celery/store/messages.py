@@ -1,6 +1,6 @@
 """Messages: published, claimed, renewed, settled, reclaimed. The fence is in every verb.
 
-Operators' verbs are in `operators`; looking at messages is in `reads`.
+Looking at messages, without changing them, is in `reads`.
 """
 
 from __future__ import annotations
@@ -187,6 +187,29 @@ class Messages(Noun):
             self._ring([queue_id], count)
         total = sum(count for _, count, _ in moved)
         return total, 0 if total == limit else next_ms
+
+    def bury(self, ids: Sequence[int], reason: str) -> set[int]:
+        """Put messages aside, whoever holds them; return the ids of those that were not dead already.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        return {row[0] for row in self._many("bury", ids=ids, reason=reason)}
+
+    def requeue(self, ids: Sequence[int]) -> set[int]:
+        """Make messages ready, whatever keeps them; return the ids of those that were not ready already.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        rows = self._many("requeue", ids=ids)
+        self._wake(queue_id for _, queue_id in rows)
+        return {message_id for message_id, _ in rows}
+
+    def delete(self, ids: Sequence[int]) -> set[int]:
+        """Remove messages for good, whatever their state; return the ids of those that there were.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        return {row[0] for row in self._many("delete", ids=ids)}
 
     def _turn(
         self, holder: Holder, completed: Sequence[Held], lanes: Sequence[Lane], limit: int, lease_ms: int

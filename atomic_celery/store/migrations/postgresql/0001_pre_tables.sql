@@ -149,7 +149,6 @@ CREATE TABLE atomic_host (
     labels        text NOT NULL,
     queues        text NOT NULL,
     versions      text NOT NULL,
-    state         text NOT NULL,
     started_ms    bigint NOT NULL,
     reported_ms   bigint NOT NULL,
     poll_failures integer NOT NULL,

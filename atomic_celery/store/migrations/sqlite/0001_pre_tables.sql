@@ -130,7 +130,6 @@ CREATE TABLE atomic_host (
     labels        text NOT NULL,
     queues        text NOT NULL,
     versions      text NOT NULL,
-    state         text NOT NULL,
     started_ms    integer NOT NULL,
     reported_ms   integer NOT NULL,
     poll_failures integer NOT NULL,

@@ -395,3 +395,75 @@ SELECT NULL, 0, (SELECT due_ms - {now_ms}
                    FROM atomic_delayed
                   WHERE due_ms > (SELECT {now_ms})
                   ORDER BY due_ms LIMIT 1);
+
+-- name: bury :many
+-- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
+-- One that has a successor is left alone; it goes when it settles.
+WITH claimed AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+       AND successor_id IS NULL
+    RETURNING message_id, queue_id, priority, fence, crashes
+), ready AS (
+    DELETE FROM atomic_ready
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id, queue_id, priority, fence, crashes
+), delayed AS (
+    DELETE FROM atomic_delayed
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id, queue_id, priority, fence, crashes
+)
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
+SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}
+  FROM (SELECT * FROM claimed UNION ALL SELECT * FROM ready UNION ALL SELECT * FROM delayed) AS buried
+RETURNING message_id;
+
+-- name: requeue :many
+-- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
+-- and those that somebody holds, who loses the lease by this. One that has a successor is left alone.
+WITH claimed AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+       AND successor_id IS NULL
+    RETURNING message_id, queue_id, priority, fence
+), delayed AS (
+    DELETE FROM atomic_delayed
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id, queue_id, priority, fence
+), dead AS (
+    DELETE FROM atomic_dead
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id, queue_id, priority, fence
+)
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority, nextval('atomic_message_id_seq'), fence, 0
+  FROM (SELECT * FROM (SELECT * FROM claimed UNION ALL SELECT * FROM delayed UNION ALL SELECT * FROM dead) AS found
+         ORDER BY message_id) AS requeued
+RETURNING message_id, queue_id;
+
+-- name: delete :many
+-- Remove messages for good, whatever their state: a holder loses its lease by this.
+WITH claimed AS (
+    DELETE FROM atomic_claim
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id
+), ready AS (
+    DELETE FROM atomic_ready
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id
+), delayed AS (
+    DELETE FROM atomic_delayed
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id
+), dead AS (
+    DELETE FROM atomic_dead
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id
+), found AS (
+    SELECT message_id FROM claimed UNION ALL SELECT message_id FROM ready
+    UNION ALL SELECT message_id FROM delayed UNION ALL SELECT message_id FROM dead
+), forgotten AS (
+    DELETE FROM atomic_crash WHERE message_id = ANY (ARRAY(SELECT message_id FROM found))
+)
+DELETE FROM atomic_message WHERE id = ANY (ARRAY(SELECT message_id FROM found))
+RETURNING id;

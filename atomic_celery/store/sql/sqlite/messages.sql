@@ -271,3 +271,56 @@ SELECT message_id, queue_id, priority, position, fence, crashes FROM picked;
 SELECT queue_id, count(*) AS moved, NULL AS next_ms FROM picked GROUP BY queue_id
 UNION ALL
 SELECT NULL, 0, (SELECT min(due_ms) - {now_ms} FROM atomic_delayed WHERE due_ms > {now_ms});
+
+-- name: bury :many
+-- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
+-- One that has a successor is left alone; it goes when it settles.
+DELETE FROM settled;
+INSERT INTO settled (message_id, queue_id, priority, fence, crashes)
+SELECT message_id, queue_id, priority, fence, crashes FROM atomic_claim
+ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND successor_id IS NULL
+UNION ALL
+SELECT message_id, queue_id, priority, fence, crashes FROM atomic_ready
+ WHERE message_id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT message_id, queue_id, priority, fence, crashes FROM atomic_delayed
+ WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_ready WHERE message_id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_delayed WHERE message_id IN (SELECT message_id FROM settled);
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
+SELECT message_id, queue_id, priority, fence, crashes, :reason, {now_ms} FROM settled;
+SELECT message_id FROM settled;
+
+-- name: requeue :many
+-- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
+-- and those that somebody holds, who loses the lease by this. One that has a successor is left alone.
+DELETE FROM settled;
+INSERT INTO settled (message_id, queue_id, priority, fence)
+SELECT message_id, queue_id, priority, fence FROM atomic_claim
+ WHERE message_id IN (SELECT value FROM json_each(:ids)) AND successor_id IS NULL
+UNION ALL
+SELECT message_id, queue_id, priority, fence FROM atomic_delayed
+ WHERE message_id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT message_id, queue_id, priority, fence FROM atomic_dead
+ WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_delayed WHERE message_id IN (SELECT message_id FROM settled);
+DELETE FROM atomic_dead WHERE message_id IN (SELECT message_id FROM settled);
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT message_id, queue_id, priority,
+       row_number() OVER (ORDER BY message_id) + (SELECT seq FROM sqlite_sequence WHERE name = 'atomic_message'),
+       fence, 0
+  FROM settled;
+UPDATE sqlite_sequence SET seq = seq + (SELECT count(*) FROM settled) WHERE name = 'atomic_message';
+SELECT message_id, queue_id FROM settled;
+
+-- name: delete :many
+-- Remove messages for good, whatever their state: a holder loses its lease by this.
+DELETE FROM atomic_claim WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_ready WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_delayed WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_dead WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_crash WHERE message_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM atomic_message WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
