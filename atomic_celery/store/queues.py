@@ -62,6 +62,9 @@ class Binding:
     queue: str
 
 
+_COLUMNS = [item.name for item in dataclasses.fields(Queue)]
+
+
 class Queues(Noun):
     """The verbs of queues. Each is one statement, or a transaction where it says so."""
 
@@ -256,17 +259,7 @@ class Queues(Noun):
 
 
 def _queue(row: Row) -> Queue:
-    queue_id, name, exclusive_to, auto_delete, *numbers_and_names, arguments = row
-    expires_ms, message_ttl_ms, max_priority, exchange, routing_key = numbers_and_names
-    return Queue(
-        id=queue_id,
-        name=name,
-        exclusive_to=exclusive_to,
-        auto_delete=bool(auto_delete),
-        expires_ms=expires_ms,
-        message_ttl_ms=message_ttl_ms,
-        max_priority=max_priority,
-        dead_letter_exchange=exchange,
-        dead_letter_routing_key=routing_key,
-        arguments=json.loads(arguments),
-    )
+    values = dict(zip(_COLUMNS, row, strict=True))
+    values["auto_delete"] = bool(values["auto_delete"])
+    values["arguments"] = json.loads(values["arguments"])
+    return Queue(**values)

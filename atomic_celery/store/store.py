@@ -7,9 +7,12 @@ from contextlib import AbstractContextManager
 from atomic_celery.config import Settings
 from atomic_celery.store.database import Database
 from atomic_celery.store.doorbell import Doorbell, open_doorbell
+from atomic_celery.store.fleet_events import FleetEvents
+from atomic_celery.store.hosts import Hosts
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
 from atomic_celery.store.reads import Reads
+from atomic_celery.store.revocations import Revocations
 from atomic_celery.store.schema import Schema
 from atomic_celery.store.urls import StoreUrl
 
@@ -27,6 +30,9 @@ class Store:
         self.schema = Schema(database)
         self.queues = Queues(database)
         self.messages = Messages(database, self.queues.ring)
+        self.hosts = Hosts(database)
+        self.events = FleetEvents(database)
+        self.revocations = Revocations(database)
         self.reads = Reads(database)
 
     def transaction(self) -> AbstractContextManager[None]:

@@ -5,8 +5,8 @@
 
 -- name: get :one
 -- A queue by its name.
-SELECT id, name, exclusive_to, auto_delete, expires_ms, message_ttl_ms, max_priority,
-       dead_letter_exchange, dead_letter_routing_key, arguments
+SELECT name, exclusive_to, auto_delete, expires_ms, message_ttl_ms, max_priority,
+       dead_letter_exchange, dead_letter_routing_key, arguments, id
   FROM atomic_queue
  WHERE name = :name;
 
@@ -17,8 +17,8 @@ INSERT INTO atomic_queue (name, exclusive_to, auto_delete, expires_ms, message_t
 VALUES (:name, :exclusive_to, :auto_delete, :expires_ms, :message_ttl_ms, :max_priority,
         :dead_letter_exchange, :dead_letter_routing_key, :arguments, {now_ms})
 ON CONFLICT (name) DO NOTHING
-RETURNING id, name, exclusive_to, auto_delete, expires_ms, message_ttl_ms, max_priority,
-          dead_letter_exchange, dead_letter_routing_key, arguments;
+RETURNING name, exclusive_to, auto_delete, expires_ms, message_ttl_ms, max_priority,
+          dead_letter_exchange, dead_letter_routing_key, arguments, id;
 
 -- name: touch :many
 -- Say that queues are in use; tell which of them there still are.

@@ -1,0 +1,105 @@
+-- The list of hosts, and the instances that are to take no more.
+--
+-- Order of locks: atomic_drain, then rows of atomic_host by id. A claim holds its host's row FOR KEY SHARE
+-- until it commits; a drain takes the row FOR UPDATE. So of a claim and a drain one comes wholly before the other.
+
+-- name: register :one
+-- Enter a host, or take over the row of its earlier boot; say whether it is to drain at once.
+-- No drain can be asked between looking for one and committing. Whoever was silent for so long is forgotten.
+LOCK TABLE atomic_drain IN SHARE MODE;
+DELETE FROM atomic_host
+ WHERE reported_ms < {now_ms} - :forgotten_ms
+   AND id <> :id
+   AND NOT EXISTS (SELECT 1 FROM atomic_claim AS c WHERE c.holder = atomic_host.id);
+INSERT INTO atomic_host (id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy,
+                         labels, queues, versions, started_ms, reported_ms, poll_failures, draining_ms)
+VALUES (:id, :boot, :name, :provider_id, :machine, :machine_boot, :pid, :pid_started, :slots, :busy,
+        :labels, :queues, :versions, {now_ms}, {now_ms}, 0,
+        (SELECT min(asked_ms) FROM atomic_drain WHERE instance IN (:id, :provider_id)))
+ON CONFLICT (id) DO UPDATE
+   SET boot = excluded.boot, name = excluded.name, provider_id = excluded.provider_id,
+       machine = excluded.machine, machine_boot = excluded.machine_boot,
+       pid = excluded.pid, pid_started = excluded.pid_started,
+       slots = excluded.slots, busy = excluded.busy,
+       labels = excluded.labels, queues = excluded.queues, versions = excluded.versions,
+       started_ms = excluded.started_ms, reported_ms = excluded.reported_ms,
+       poll_failures = 0, last_error = NULL, draining_ms = excluded.draining_ms
+RETURNING draining_ms IS NOT NULL;
+
+-- name: report :one
+-- Say that a host lives and what it does; hear whether it is to drain. No row: the list knows nothing of it.
+UPDATE atomic_host
+   SET slots = :slots, busy = :busy, queues = :queues,
+       poll_failures = :poll_failures, last_error = :last_error,
+       reported_ms = {now_ms},
+       draining_ms = CASE WHEN :draining THEN coalesce(draining_ms, {now_ms}) ELSE draining_ms END
+ WHERE id = :id
+   AND boot = :boot
+RETURNING draining_ms IS NOT NULL
+       OR EXISTS (SELECT 1 FROM atomic_drain AS d WHERE d.instance IN (atomic_host.id, atomic_host.provider_id));
+
+-- name: leave :exec
+-- Take this boot of a host off the list; a later one stays.
+DELETE FROM atomic_host WHERE id = :id AND boot = :boot;
+
+-- name: list :many
+-- Every registered host.
+SELECT id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,
+       started_ms, reported_ms, poll_failures, last_error, draining_ms
+  FROM atomic_host
+ ORDER BY name, id;
+
+-- name: same_machine :many
+-- The hosts of one boot of one machine.
+SELECT id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,
+       started_ms, reported_ms, poll_failures, last_error, draining_ms
+  FROM atomic_host
+ WHERE machine = :machine
+   AND machine_boot = :machine_boot
+ ORDER BY id;
+
+-- name: instance_of :one
+-- The provider id of a host.
+SELECT provider_id FROM atomic_host WHERE id = :id AND provider_id IS NOT NULL;
+
+-- name: hold_drains :exec
+-- Keep hosts from registering until this transaction ends.
+LOCK TABLE atomic_drain IN ROW EXCLUSIVE MODE;
+
+-- name: hold :many
+-- The hosts of an instance, held: claims that began are over, and others wait.
+SELECT id FROM atomic_host WHERE id = :instance OR provider_id = :instance ORDER BY id FOR UPDATE;
+
+-- name: holds_claims :one
+-- Whether any of these hosts holds a message, also under a lease that ran out and nobody has reclaimed yet.
+SELECT EXISTS (SELECT 1
+                 FROM atomic_claim
+                WHERE holder IN (SELECT json_array_elements_text(:host_ids::json)));
+
+-- name: keep_drain :exec
+-- Remember that an instance takes no more. One that is remembered already stays as it is.
+INSERT INTO atomic_drain (instance, reason, asked_by, asked_ms)
+VALUES (:instance, :reason, :asked_by, {now_ms})
+ON CONFLICT (instance) DO NOTHING;
+
+-- name: mark_draining :exec
+-- Let the hosts of an instance claim nothing from the end of this transaction on.
+UPDATE atomic_host
+   SET draining_ms = coalesce(draining_ms, {now_ms})
+ WHERE id = :instance
+    OR provider_id = :instance;
+
+-- name: forget_drain :exec
+-- Forget that an instance takes no more.
+DELETE FROM atomic_drain WHERE instance IN (:instance, :host_id);
+
+-- name: unmark_draining :exec
+-- Let the hosts of an instance claim again, unless another drain concerns them.
+UPDATE atomic_host
+   SET draining_ms = NULL
+ WHERE (id IN (:instance, :host_id) OR provider_id = :instance)
+   AND NOT EXISTS (SELECT 1 FROM atomic_drain AS d WHERE d.instance IN (atomic_host.id, atomic_host.provider_id));
+
+-- name: drains :many
+-- The instances that take no more.
+SELECT instance, reason, asked_by, asked_ms, missed_listings FROM atomic_drain ORDER BY asked_ms, instance;
