@@ -37,8 +37,8 @@ class Connection(Protocol):
         """End it and keep what it did."""
         ...
 
-    def rollback(self) -> None:
-        """End it and undo what it did."""
+    def give_up(self) -> None:
+        """End it and undo what it did; breaks the session rather than failing."""
         ...
 
     def stale(self) -> bool:
@@ -62,6 +62,7 @@ class PostgresConnection:
         self._several_answers = hasattr(driver, "pgconn")  # psycopg2 keeps only the last
         self._prepared: set[str] = set()
         self._begin = ""
+        self._answered = False
 
     def run(self, statement: Statement, parameters: Parameters) -> Answer:
         """Run it; the BEGIN of a transaction travels with its first statement."""
@@ -83,16 +84,21 @@ class PostgresConnection:
             self._send("COMMIT", None)
         self._begin = ""
 
-    def rollback(self) -> None:
+    def give_up(self) -> None:
         """Roll back, if anything was sent at all."""
-        if not self._begin:
-            self._send("ROLLBACK", None)
+        try:
+            if not self._begin:
+                self._send("ROLLBACK", None)
+        except Exception:
+            self._driver.close()  # the server undoes what its client left
         self._begin = ""
 
     def stale(self) -> bool:
         """Between statements a server has nothing to say but goodbye."""
         if self._driver.closed:
             return True
+        if not self._answered:
+            return False  # what is left of a TLS handshake may still be unread
         poll = select.poll()
         poll.register(self._driver.fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -109,6 +115,7 @@ class PostgresConnection:
             if self._several_answers:
                 while cursor.nextset():
                     pass
+            self._answered = True
             return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
 
@@ -127,7 +134,7 @@ class SqliteConnection:
             answer = self._run_parts(statement, parameters)
             self.commit()
         except BaseException:
-            self.rollback()
+            self.give_up()
             raise
         return answer
 
@@ -139,7 +146,7 @@ class SqliteConnection:
         """Commit."""
         self._driver.execute("COMMIT")
 
-    def rollback(self) -> None:
+    def give_up(self) -> None:
         """Roll back, unless SQLite has done so already."""
         if self._driver.in_transaction:
             self._driver.execute("ROLLBACK")

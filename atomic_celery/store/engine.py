@@ -125,5 +125,5 @@ def _session_settings(settings: Settings) -> str:
         f"SET idle_in_transaction_session_timeout = {idle_ms}; "
         f"SET statement_timeout = {statement_ms}; "
         f"SET lock_timeout = {statement_ms}; "
-        "SET plan_cache_mode = force_generic_plan; SET jit = off"
+        "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
     )

@@ -266,8 +266,10 @@ def _held(row: Row) -> Held:
 
 
 def _claimed(row: Row) -> Claimed:
-    *facts, revoked, expired, position = row
-    return Claimed(*facts, bool(revoked), bool(expired), position)
+    message_id, fence, queue_id, priority, payload, crashes, task_id, revoked, expired, position = row
+    return Claimed(
+        message_id, fence, queue_id, priority, payload, crashes, task_id, bool(revoked), bool(expired), position
+    )
 
 
 def _crashed(row: Row) -> Crashed:
