@@ -399,6 +399,7 @@ SELECT NULL, 0, (SELECT due_ms - {now_ms}
 -- name: bury :many
 -- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
 -- One that has a successor is left alone; it goes when it settles.
+-- unfenced: an operator's word stands above a holder's.
 WITH claimed AS (
     DELETE FROM atomic_claim
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
@@ -421,6 +422,7 @@ RETURNING message_id;
 -- name: requeue :many
 -- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
 -- and those that somebody holds, who loses the lease by this. One that has a successor is left alone.
+-- unfenced: an operator's word stands above a holder's.
 WITH claimed AS (
     DELETE FROM atomic_claim
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
@@ -443,6 +445,7 @@ RETURNING message_id, queue_id;
 
 -- name: delete :many
 -- Remove messages for good, whatever their state: a holder loses its lease by this.
+-- unfenced: an operator's word stands above a holder's.
 WITH claimed AS (
     DELETE FROM atomic_claim
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))

@@ -275,6 +275,7 @@ SELECT NULL, 0, (SELECT min(due_ms) - {now_ms} FROM atomic_delayed WHERE due_ms 
 -- name: bury :many
 -- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
 -- One that has a successor is left alone; it goes when it settles.
+-- unfenced: an operator's word stands above a holder's.
 DELETE FROM settled;
 INSERT INTO settled (message_id, queue_id, priority, fence, crashes)
 SELECT message_id, queue_id, priority, fence, crashes FROM atomic_claim
@@ -295,6 +296,7 @@ SELECT message_id FROM settled;
 -- name: requeue :many
 -- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
 -- and those that somebody holds, who loses the lease by this. One that has a successor is left alone.
+-- unfenced: an operator's word stands above a holder's.
 DELETE FROM settled;
 INSERT INTO settled (message_id, queue_id, priority, fence)
 SELECT message_id, queue_id, priority, fence FROM atomic_claim
@@ -318,6 +320,7 @@ SELECT message_id, queue_id FROM settled;
 
 -- name: delete :many
 -- Remove messages for good, whatever their state: a holder loses its lease by this.
+-- unfenced: an operator's word stands above a holder's.
 DELETE FROM atomic_claim WHERE message_id IN (SELECT value FROM json_each(:ids));
 DELETE FROM atomic_ready WHERE message_id IN (SELECT value FROM json_each(:ids));
 DELETE FROM atomic_delayed WHERE message_id IN (SELECT value FROM json_each(:ids));
