@@ -112,9 +112,10 @@ class Database:
         """Lend a driver's connection that is in no pool, in autocommit mode, closed at the end."""
         with self._pool.translating():
             pooled = self._pool.take()
+        driver = pooled.driver_connection  # once detached, it is not told any more
         pooled.detach()
         try:
-            yield pooled.driver_connection
+            yield driver
         finally:
             pooled.close()
 
