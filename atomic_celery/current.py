@@ -20,8 +20,9 @@ class Running:
     message_id: int
     fence: int
     task_id: str | None = None
-    outbox: list[Any] = field(default_factory=list, compare=False)
-    """Writes that travel back to the host and are committed together with the end of the claim."""
+    outbox: list[Any] | None = field(default=None, compare=False)
+    """Messages that travel back to the host and are published together with the end of the claim; None where nobody
+    carries them there."""
 
 
 _running: ContextVar[Running | None] = ContextVar("atomic_running", default=None)

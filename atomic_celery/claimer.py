@@ -1,0 +1,391 @@
+"""A consumer's dealings with the database: settle what ended, claim what may start, sleep until there is reason not to.
+
+One turn does what is due in as few statements as it can: settlements and a claim are one transaction. A consumer
+that found too little arms itself, looks once more and sleeps on its doorbell; for how long, the ladders below say.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from atomic_celery import clock, errors
+from atomic_celery.backoff import Backoff
+from atomic_celery.clock import Moment, SystemClock
+from atomic_celery.config import Settings
+from atomic_celery.endings import Attempt, Ending, Endings
+from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
+from atomic_celery.loop import Loop
+from atomic_celery.slumber import ARMED_FOR_S, Slumber
+from atomic_celery.store.records import Claimed, Crashed, Holder, Lane, Turn
+from atomic_celery.store.store import Store
+from atomic_celery.upkeep import Upkeep
+
+logger = logging.getLogger(__name__)
+
+LADDER_S = (0.02, 0.2, 2.0, 5.0)
+"""How long to sleep, armed, after the n-th look in vain: a publisher that began before we armed rings nobody."""
+
+DEAF_LADDER_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The same while nothing can be heard."""
+
+FULL_SCAN_EVERY_S = 1.0
+TAKE_EVERY_S = 5.0
+MOST_TAKEN_AT_ONCE = 100
+
+_PRIORITIES = range(9, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Up to *limit* messages of some queues."""
+
+    queue_ids: tuple[int, ...]
+    limit: int
+
+
+NOTHING = Want((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a consumer wants now."""
+
+    wants: tuple[Want, ...] = ()
+    no_ack_queue_ids: tuple[int, ...] = ()
+    touch_every_s: float = math.inf
+    """How often its queues must be touched, not to be thought abandoned."""
+
+    @property
+    def consumed_ids(self) -> frozenset[int]:
+        """The queues it consumes."""
+        return frozenset(self.no_ack_queue_ids).union(*(want.queue_ids for want in self.wants))
+
+    @property
+    def wanted_ids(self) -> frozenset[int]:
+        """The queues from which it could take a message now."""
+        return frozenset(self.no_ack_queue_ids).union(*(want.queue_ids for want in self.wants if want.limit > 0))
+
+
+class Consumer(Protocol):
+    """Whom a claimer claims for."""
+
+    def demand(self) -> Demand:
+        """Say what is wanted; asked before each turn."""
+        ...
+
+    def deliver(self, claimed: list[Claimed]) -> None:
+        """Take what was claimed or taken, in order; its leases are being renewed already."""
+        ...
+
+    def redeclare(self, queue_ids: Collection[int]) -> None:
+        """Make queues anew that went away although they were in use."""
+        ...
+
+
+class Nobody:
+    """A consumer that wants nothing."""
+
+    def demand(self) -> Demand:
+        """Want nothing."""
+        return Demand()
+
+    def deliver(self, claimed: list[Claimed]) -> None:
+        """Never called."""
+
+    def redeclare(self, queue_ids: Collection[int]) -> None:
+        """Never called."""
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Who is told what."""
+
+    degraded: Callable[[int, int, Exception], None] = lambda failures, retry_in_ms, error: None
+    recovered: Callable[[], None] = lambda: None
+    refused: Callable[[Ending], None] = lambda ending: None
+    crashed: Callable[[list[Crashed]], None] = lambda crashed: None
+    """Told of every message this consumer made ready again, or buried, after somebody's end."""
+
+
+class Lanes:
+    """Where, in each queue and priority, it is worth starting to look: a hint, and nothing depends on it but speed."""
+
+    def __init__(self) -> None:
+        self._after: dict[tuple[int, int], int] = {}
+        self._count = 0
+
+    def of(self, queue_ids: Sequence[int], *, from_the_start: bool) -> list[Lane]:
+        """Return the lanes of these queues, the highest priority first; the queues take turns to be the first."""
+        self._count += 1
+        first = self._count % len(queue_ids)
+        order = [*queue_ids[first:], *queue_ids[:first]]
+        after = {} if from_the_start else self._after
+        return [Lane(queue, priority, after.get((queue, priority), 0)) for priority in _PRIORITIES for queue in order]
+
+    def passed(self, claimed: Iterable[Claimed]) -> None:
+        """Start behind these next time."""
+        for message in claimed:
+            lane = (message.queue_id, message.priority)
+            self._after[lane] = max(self._after.get(lane, 0), message.position)
+
+
+class Claimer:
+    """Claims and settles for one consumer, on a thread of its own (`start`) or on the caller's (`turn`).
+
+    Args:
+        sleeper: What this consumer's doorbell is called; a holder may have several consumers.
+        consumer: Whom it claims for; may change.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        holder: Holder,
+        keeper: LeaseKeeper,
+        settings: Settings,
+        *,
+        sleeper: str,
+        consumer: Consumer,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._store, self.holder, self._keeper, self._settings = store, holder, keeper, settings
+        self.consumer, self.hooks = consumer, hooks or Hooks()
+        self.endings = Endings(keeper)
+        self._upkeep = Upkeep(store, settings, crashed=lambda crashed: self.hooks.crashed(crashed))
+        self._clock = SystemClock()
+        self._lanes = Lanes()
+        self._backoff, self._retry_at_s = Backoff(), 0.0
+        self._look_at_s = self._full_scan_at_s = self._take_at_s = 0.0
+        self._touched_s = self._touch_at_s = 0.0
+        self._in_vain = 0
+        self._slumber = Slumber(store, sleeper)
+        self._turning = threading.Lock()
+        self._loop = Loop("atomic-claims", self._turn_and_sleep, interval_s=LADDER_S[-1])
+
+    def start(self) -> None:
+        """Let a thread of its own take turns from now on."""
+        self._loop.start()
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Claim no more, settle what still waits, and end the thread; True once it is gone."""
+        self.consumer = Nobody()
+        self.wake()
+        gone = self._loop.stop(timeout_s)
+        if gone:
+            self.flush()
+            self._slumber.close()
+        return gone
+
+    def wake(self) -> None:
+        """Take a turn now: something ended, or there is room. Safe from any thread."""
+        self._slumber.wake()
+
+    def settle(self, ending: Ending) -> None:
+        """End a claim soon; never dropped, however long the database is away. Safe from any thread."""
+        self.endings.add(ending)
+        self.wake()
+
+    def flush(self) -> bool:
+        """Settle what waits, here and now; False if the database could not be reached, and it still waits."""
+        with self._turning:
+            try:
+                while len(self.endings):
+                    self._exchange(self.consumer, (), from_the_start=False)
+            except errors.StoreError as error:
+                logger.warning("%d settlements wait for the database: %s", len(self.endings), error)
+                return False
+        return True
+
+    def claim_now(self, want: Want) -> list[Claimed]:
+        """Claim at once, whatever the demand, and return instead of delivering it."""
+        with self._turning:
+            return self._claim(want, from_the_start=True)
+
+    def turn(self) -> float:
+        """Do what is due; return seconds until there is reason for another turn, were nobody to ring.
+
+        Raises:
+            StoreUnavailable: Nothing was lost by it: endings go on waiting.
+        """
+        with self._turning:
+            return self._work(self.consumer, clock.monotonic_s())
+
+    def sleep(self, at_most_s: float) -> bool:
+        """Wait until rung or woken; True if so."""
+        heard = self._slumber.sleep(at_most_s)
+        if heard:
+            self.look_again()
+        return heard
+
+    def look_again(self) -> None:
+        """Let the next turn look for messages, however short a while ago the last one found none."""
+        self._look_at_s, self._in_vain = 0.0, 0
+
+    def _turn_and_sleep(self) -> float:
+        wait_s = self._turn_patiently()
+        if wait_s > 0 and not self._loop.stopping:
+            self.sleep(wait_s)
+        return 0.0
+
+    def _turn_patiently(self) -> float:
+        """Take a turn, unless the last one failed so short a while ago that the database deserves a rest."""
+        rest_s = self._retry_at_s - clock.monotonic_s()
+        if rest_s > 0:
+            return rest_s
+        try:
+            wait_s = self.turn()
+        except errors.StoreError as error:
+            return self._failed(error)
+        if self._backoff.succeeded():
+            self.hooks.recovered()
+        return wait_s
+
+    def _failed(self, error: errors.StoreError) -> float:
+        retry_in_s = self._backoff.failed()
+        self._retry_at_s = clock.monotonic_s() + retry_in_s
+        self.hooks.degraded(self._backoff.failures, round(retry_in_s * 1000), error)
+        return retry_in_s
+
+    def _work(self, consumer: Consumer, now_s: float) -> float:
+        demand = consumer.demand()
+        if self._slumber.was_rung():
+            self._take_at_s = 0.0
+            self._touch_at_s = min(self._touch_at_s, self._touched_s + demand.touch_every_s)
+            self._upkeep.look_at_delays()
+            if demand.wants and not any(want.limit for want in demand.wants):
+                self._pass_on(demand)
+        self._upkeep.turn()
+        self._touch(consumer, demand, now_s)
+        taken = self._take(consumer, demand.no_ack_queue_ids, now_s)
+        wants = demand.wants if now_s >= self._look_at_s else ()
+        wanted = sum(want.limit for want in wants)
+        thorough = self._in_vain > 0 or now_s >= self._full_scan_at_s
+        got = self._exchange(consumer, wants, from_the_start=thorough)
+        if wanted and thorough:
+            self._full_scan_at_s = now_s + FULL_SCAN_EVERY_S
+        if len(self.endings) or taken or (wanted and got == wanted):
+            return 0.0
+        if wanted and not thorough:
+            self._full_scan_at_s = 0.0  # too little behind the cursors: perhaps there is something before them
+            return 0.0
+        return self._rest_s(demand, now_s, looked=wanted > 0)
+
+    def _pass_on(self, demand: Demand) -> None:
+        """Wake somebody else: we were, and have no room."""
+        self._store.queues.ring([queue_id for want in demand.wants for queue_id in want.queue_ids])
+
+    def _rest_s(self, demand: Demand, now_s: float, *, looked: bool) -> float:
+        """Make sure to be rung; return how long to sleep."""
+        if self._slumber.arm(demand.wanted_ids, surely=looked):
+            self.look_again()
+            self._full_scan_at_s = self._take_at_s = 0.0
+            return 0.0
+        if looked:
+            ladder = LADDER_S if self._slumber.listening else DEAF_LADDER_S
+            self._look_at_s = now_s + ladder[min(self._in_vain, len(ladder) - 1)]
+            self._in_vain += 1
+        return max(0.0, min(*self._due_s(demand)) - clock.monotonic_s())
+
+    def _due_s(self, demand: Demand) -> Iterator[float]:
+        yield clock.monotonic_s() + self._upkeep.wait_s()
+        yield self._look_at_s if any(want.limit for want in demand.wants) else math.inf
+        yield self._take_at_s if demand.no_ack_queue_ids else math.inf
+        yield self._touch_at_s if demand.consumed_ids else math.inf
+
+    def _touch(self, consumer: Consumer, demand: Demand, now_s: float) -> None:
+        """Keep its queues from being thought abandoned, and see whether they are still there."""
+        if not demand.consumed_ids or now_s < self._touch_at_s:
+            return
+        kept = self._store.queues.touch(sorted(demand.consumed_ids))
+        self._touched_s = now_s
+        # Where sleepers are seen asleep, that is sign enough; but a ring ends it for a moment.
+        self._touch_at_s = now_s + (ARMED_FOR_S / 2 if self._slumber.armed else demand.touch_every_s)
+        if gone := demand.consumed_ids - kept:
+            consumer.redeclare(gone)
+
+    def _take(self, consumer: Consumer, queue_ids: Sequence[int], now_s: float) -> bool:
+        """Take the messages that nobody acknowledges; True if there were any."""
+        if not queue_ids or now_s < self._take_at_s:
+            return False
+        taken = self._store.messages.take(queue_ids, MOST_TAKEN_AT_ONCE)
+        if not taken:
+            self._take_at_s = now_s + (TAKE_EVERY_S if self._slumber.listening else DEAF_LADDER_S[-1])
+            return False
+        consumer.deliver(taken)
+        return True
+
+    def _exchange(self, consumer: Consumer, wants: Sequence[Want], *, from_the_start: bool) -> int:
+        """Settle what waits and claim what is wanted; return how many were claimed."""
+        wants = [want for want in wants if want.limit > 0]
+        count = 0
+        if len(self.endings):
+            with_settling = wants.pop(0) if wants else NOTHING
+            count += self._hand_over(consumer, self._settle(with_settling, from_the_start=from_the_start))
+        for want in wants:
+            count += self._hand_over(consumer, self._claim(want, from_the_start=from_the_start))
+        return count
+
+    def _settle(self, want: Want, *, from_the_start: bool) -> list[Claimed]:
+        """Settle what waits and claim *want* in the same transaction."""
+        attempt = self.endings.begin()
+        asked_at = self._clock.now()
+        try:
+            turn = self._attempt(attempt, self._lanes_of(want, from_the_start), want.limit)
+        except BaseException:
+            self.endings.failed(attempt)
+            raise
+        self._hold(turn.claimed, asked_at)
+        self._tell(attempt, turn)
+        return turn.claimed
+
+    def _attempt(self, attempt: Attempt, lanes: list[Lane], limit: int) -> Turn:
+        def turn() -> Turn:
+            return self._store.messages.turn(self.holder, attempt.settlement, lanes, limit, self._settings.lease_ms)
+
+        if attempt.is_plain:
+            return turn()
+        with self._store.transaction():
+            delayed = [ending for ending in attempt.delayed if self._delay(ending)]
+            done = turn()
+            done = replace(done, settled=done.settled.union(ending.held[0] for ending in delayed))
+            if outbox := attempt.outbox(done.settled):
+                self._store.messages.publish(outbox)
+        return done
+
+    def _delay(self, ending: Ending) -> bool:
+        return self._store.messages.delay(ending.held, ending.due_ms or 0)
+
+    def _tell(self, attempt: Attempt, turn: Turn) -> None:
+        refused = self.endings.verdict(attempt, turn.settled)
+        for ending in attempt.endings:
+            if ending.settled is not None and ending.held[0] in turn.settled:
+                ending.settled()
+        for ending in refused:
+            self.hooks.refused(ending)
+        if turn.crashed:
+            self.hooks.crashed(turn.crashed)
+
+    def _claim(self, want: Want, *, from_the_start: bool) -> list[Claimed]:
+        asked_at = self._clock.now()
+        lanes = self._lanes_of(want, from_the_start)
+        claimed = self._store.messages.claim(self.holder, lanes, want.limit, self._settings.lease_ms)
+        self._hold(claimed, asked_at)
+        return claimed
+
+    def _lanes_of(self, want: Want, from_the_start: bool) -> list[Lane]:
+        return self._lanes.of(want.queue_ids, from_the_start=from_the_start) if want.limit > 0 else []
+
+    def _hold(self, claimed: list[Claimed], asked_at: Moment) -> None:
+        self._lanes.passed(claimed)
+        until = trusted_until(asked_at, self._settings)
+        self._keeper.hold([Lease(message.id, message.fence, until) for message in claimed])
+
+    def _hand_over(self, consumer: Consumer, claimed: list[Claimed]) -> int:
+        if claimed:
+            consumer.deliver(claimed)
+        return len(claimed)

@@ -1,0 +1,51 @@
+"""What some host has to do for all: make due messages ready, reclaim those of the dead, drop queues nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from atomic_celery import clock
+from atomic_celery.config import Settings
+from atomic_celery.store.records import Crashed
+from atomic_celery.store.store import Store
+
+PROMOTE_AT_LEAST_EVERY_S = 30.0
+EXPIRE_QUEUES_EVERY_S = 10.0
+
+
+class Upkeep:
+    """The turns of one consumer in what concerns every consumer.
+
+    Args:
+        crashed: Told of every message this consumer made ready again, or buried, after its holder's end.
+    """
+
+    def __init__(self, store: Store, settings: Settings, *, crashed: Callable[[list[Crashed]], None]) -> None:
+        self._store, self._settings, self.crashed = store, settings, crashed
+        now_s = clock.monotonic_s()
+        self._promote_at_s = self._reclaim_at_s = now_s
+        self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
+
+    def look_at_delays(self) -> None:
+        """Ask in the next turn when the next message comes due: a sooner one may have been published."""
+        self._promote_at_s = 0.0
+
+    def turn(self) -> None:
+        """Do what is due."""
+        now_s = clock.monotonic_s()
+        if now_s >= self._promote_at_s:
+            _, next_ms = self._store.messages.promote()
+            wait_s = PROMOTE_AT_LEAST_EVERY_S if next_ms is None else max(0, next_ms) / 1000
+            self._promote_at_s = now_s + min(wait_s, PROMOTE_AT_LEAST_EVERY_S)
+        if now_s >= self._reclaim_at_s:
+            self._reclaim_at_s = now_s + self._settings.recover_every_s
+            if crashed := self._store.messages.reclaim():
+                self.crashed(crashed)
+        if now_s >= self._expire_at_s:
+            self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
+            self._store.queues.expire()
+
+    def wait_s(self) -> float:
+        """Return seconds until something is due."""
+        due_s = min(self._promote_at_s, self._reclaim_at_s, self._expire_at_s)
+        return max(0.0, due_s - clock.monotonic_s())
