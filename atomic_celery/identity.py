@@ -36,6 +36,7 @@ class Process:
     machine_boot: str
     pid: int
     pid_started: str
+    """In the system's own unit; empty where it is not known."""
 
     def proven_dead(self, asker: Process) -> bool:
         """Whether *asker* can see for itself that this process is gone. False when in doubt."""
@@ -61,7 +62,7 @@ class Identity:
             self._lock.close()
 
 
-def take(state_dir: Path | None, *, journal: str, name: str) -> Identity:
+def take(state_dir: str | os.PathLike[str] | None, *, journal: str, name: str) -> Identity:
     """Take the id of a worker called *name* on the database *journal*, or mint one.
 
     Args:
@@ -69,15 +70,13 @@ def take(state_dir: Path | None, *, journal: str, name: str) -> Identity:
             lasts for this run.
         journal: What tells one database from another; never a password.
     """
-    directory = state_dir or default_state_dir()
+    directory = Path(state_dir or default_state_dir())
     key = hashlib.sha256(f"{journal}\n{name}".encode()).hexdigest()[:16]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock, kept = _lock_first_free(directory, key)
     except OSError as error:
-        logger.warning(
-            "the host id cannot be kept in %s (%s); a restart gets a new one", directory, error
-        )
+        logger.warning("the host id cannot be kept in %s (%s); a restart gets a new one", directory, error)
         lock, kept = None, secrets.token_hex(8)
     return Identity(kept, secrets.token_hex(8), this_process(), lock)
 
@@ -159,7 +158,9 @@ def _machine_boot() -> str:
 
 def _output(*command: str) -> str:
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        run = subprocess.run(
+            command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"}, text=True, timeout=5
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return run.stdout.strip() if run.returncode == 0 else ""

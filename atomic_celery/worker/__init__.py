@@ -1,0 +1,1 @@
+"""What is added to Celery's worker when its broker is one of ours."""

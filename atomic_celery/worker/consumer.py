@@ -1,0 +1,51 @@
+"""What Celery's consumer does differently when a lost connection loses nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+from kombu.common import ignore_errors
+
+from atomic_celery.worker import manners
+from atomic_celery.worker.requests import request_class
+
+logger = logging.getLogger(__name__)
+
+
+class LeasedConsumer:
+    """Mixed into the app's consumer class, in front of it.
+
+    Celery forgets at a lost connection what it had received, since no broker would take its acknowledgement any more. A
+    lease belongs to the host and not to a connection, so here everything simply goes on.
+    """
+
+    app: Any
+    controller: Any
+    connection: Any
+
+    def update_strategies(self) -> None:
+        """Prepare every task: settled late by default, its requests with leases."""
+        for task in self.app.tasks.values():
+            manners.settle_late_by_default(task)
+            task.Request = request_class(symbol_by_name(task.Request), self.controller.atomic)
+        super().update_strategies()  # type: ignore[misc]
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Let go of the connection, and of nothing else."""
+        logger.warning("The connection to the database was lost and is made again: %s", exc)
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            ignore_errors(connection, connection.close)
+
+    def on_close(self) -> None:
+        """Keep what was received: it is still ours."""
+
+
+def consumer_class(base: Any) -> type:
+    """Return the app's consumer class *base* with leases."""
+    plain = symbol_by_name(base)
+    if issubclass(plain, LeasedConsumer):
+        return plain
+    return type("AtomicConsumer", (LeasedConsumer, plain), {})

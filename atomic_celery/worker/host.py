@@ -1,0 +1,161 @@
+"""One worker's standing in the fleet: who it is, what it holds, what becomes of that, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery.bootsteps import StartStopStep
+from celery.worker import state
+
+from atomic_celery.concurrency.prefork import TaskPool
+from atomic_celery.presence import Load, Presence
+from atomic_celery.store.records import Holder
+from atomic_celery.transport.broker import Broker, Tenure
+from atomic_celery.worker.chronicle import Chronicle
+from atomic_celery.worker.hoarding import Hoarding, give_back
+from atomic_celery.worker.keeping import Keeping
+from atomic_celery.worker.requests import Roll
+from atomic_celery.worker.settling import Settling
+from atomic_celery.worker.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    from atomic_celery.claimer import Claimer
+    from atomic_celery.config import Settings
+    from atomic_celery.identity import Identity
+    from atomic_celery.lines import Lines
+
+
+class Host:
+    """What a worker is beside Celery's part of it. All is for the loop's thread, unless it says otherwise."""
+
+    def __init__(self, worker: Any, broker: Broker, settings: Settings, identity: Identity, lines: Lines) -> None:
+        self.worker, self.broker, self.settings, self.identity = worker, broker, settings, identity
+        self.store = broker.store
+        self.holder = Holder(identity.id, identity.boot, is_host=True)
+        self.load = Load(slots=worker.concurrency)
+        self.chronicle = Chronicle(lines, self.load)
+        self.roll = Roll()
+        self.keeping = Keeping(self)
+        self.settling = Settling(self)
+        self.shutdown = Shutdown(self)
+        self.hoarding = Hoarding(self)
+        self.presence = Presence(self.store, identity, settings, worker.hostname, self._measure)
+        self.presence.on_draining = lambda: self.call_soon(self.shutdown.drain, "asked")
+        self.keeping.keeper.beside = self.presence.report
+        self.tenure = broker.tenure = Tenure(
+            self.holder, self.keeping.keeper, hooks=self.settling.hooks, started=self.roll.__contains__
+        )
+
+    @property
+    def pool(self) -> Any:
+        """The worker's pool."""
+        return self.worker.pool
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether the pool is ours: it can stop a task with all it started, and give back what has not begun."""
+        return isinstance(self.worker.pool, TaskPool)
+
+    @property
+    def claimer(self) -> Claimer:
+        """What claims and settles for this worker, from its first connection on."""
+        assert self.tenure.claimer is not None
+        return self.tenure.claimer
+
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """Have *callback* called on the loop's thread. Safe from any thread."""
+        if self.is_contained:
+            self.pool.call_soon(callback, *args)
+        else:
+            self.worker.consumer.call_soon(callback, *args)
+
+    def open(self) -> None:
+        """Enter the list of hosts and start renewing: from now on messages may be claimed."""
+        self.settling.hooks.crashed(self.presence.register())
+        if self.is_contained:
+            self.keeping.attach(self.pool.deadlines)
+            self.pool.on_unstarted = give_back
+            self.pool.carries_outbox = True
+            self.pool.on_room = lambda: self.claimer.wake()
+            self.tenure.appetite = self.shutdown.appetite
+        self.keeping.keeper.start()
+
+    def say_ready(self) -> None:
+        """Say that messages are claimed from now on."""
+        instance = self.presence.provider_id
+        self.chronicle.say(
+            "ready", host=self.holder.id, slots=self.load.slots, journal=str(self.store.url), instance=instance
+        )
+
+    def close(self) -> None:
+        """Settle what waits, give back the rest and leave the list, if the database can be reached."""
+        self.shutdown.settle_and_leave()
+        if self.tenure.claimer is not None:
+            self.tenure.claimer.stop(timeout_s=1.0)
+        self.keeping.keeper.stop(timeout_s=1.0)
+        self.broker.tenure = None
+        self.identity.release()
+
+    def _measure(self) -> Load:
+        """Look at what there is to report. On the keeper's thread: it only reads."""
+        load, consumer = self.load, getattr(self.worker, "consumer", None)
+        load.busy = len(state.active_requests)
+        load.slots = getattr(self.pool, "num_processes", None) or self.worker.concurrency
+        task_consumer = getattr(consumer, "task_consumer", None)
+        load.queues = tuple(queue.name for queue in task_consumer.queues) if task_consumer else load.queues
+        load.draining = self.shutdown.draining
+        return load
+
+
+class HostStep(StartStopStep):  # type: ignore[misc]
+    """Registers the host once there is a pool, and takes its signals."""
+
+    label = "Atomic host"
+    requires = ("celery.worker.components:Pool",)
+
+    def start(self, worker: Any) -> None:
+        """Enter the fleet."""
+        worker.atomic.open()
+        worker.atomic.shutdown.take_signals()
+
+    def close(self, worker: Any) -> None:
+        """Claim no more, whatever the reason for the shutdown is."""
+        worker.atomic.shutdown.begin("stopping")
+
+    def stop(self, worker: Any) -> None:
+        """Nothing: leases are renewed until the last task has ended, see `LeaveStep`."""
+
+    terminate = stop
+
+
+class LeaveStep(StartStopStep):  # type: ignore[misc]
+    """Goes with the consumer, whose `shutdown` comes after the pool's end and before the connection's."""
+
+    label = "Atomic leave"
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def start(self, consumer: Any) -> None:
+        """Nothing: see `register_with_event_loop`."""
+
+    def stop(self, consumer: Any) -> None:
+        """Nothing: the consumer may be about to start again."""
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        """Take part in the loop of this connection."""
+        host: Host = consumer.controller.atomic
+        hub.on_tick.add(host.chronicle.flush)
+        if host.is_contained:
+            host.hoarding.watch(hub)
+        host.shutdown.watch(hub)
+        if not consumer.restart_count:
+            hub.call_soon(host.say_ready)
+
+    def shutdown(self, consumer: Any) -> None:
+        """Leave the fleet."""
+        consumer.controller.atomic.close()
+
+    def info(self, consumer: Any) -> dict[str, Any]:
+        """Return what `inspect stats` shows: no secrets, and who this is."""
+        host: Host = consumer.controller.atomic
+        return {"broker": {"hostname": str(host.store.url)}, "atomic": {"host": host.holder.id, "held": len(host.roll)}}

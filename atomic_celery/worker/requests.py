@@ -1,0 +1,298 @@
+"""A request that knows its lease: when its claim ends, how, and what it means that a child died under it.
+
+Celery's own class decides what is acknowledged and what is stored; this one says when, and adds the endings that Celery
+has no word for: *released* (back to the others, unharmed), *lost* (no longer ours), *crashed* (its child died).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery import signals
+from celery.app.trace import fast_trace_task, trace_task_ret
+from celery.exceptions import TaskRevokedError, WorkerLostError
+from celery.utils.functional import maybe
+from celery.worker import state
+from celery.worker.request import Request, ref
+
+from atomic_celery import current
+from atomic_celery.worker import manners
+
+if TYPE_CHECKING:
+    from atomic_celery.endings import Held
+    from atomic_celery.worker.host import Host
+
+logger = logging.getLogger(__name__)
+
+Phase = Literal["waiting", "with the pool", "running"]
+
+
+class HeldRequest(Request):  # type: ignore[misc]
+    """Mixed into the app's request class, in front of it."""
+
+    host: ClassVar[Host]
+    plain: ClassVar[type[Request]]
+
+    held: Held | None = None
+    phase: Phase = "waiting"
+    lost = False
+    stopping = False
+    outcome = "failed"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # Celery makes a class of its own for every task, in which faster versions of these two hide ours.
+        super().__init_subclass__(**options)
+        for hiding in {"execute_using_pool", "on_success"} & vars(cls).keys():
+            delattr(cls, hiding)
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        claim = (message.properties or {}).get("atomic")
+        if claim is None:
+            return
+        self.claim = claim
+        self.held = (claim["id"], claim["fence"])
+        if claim["revoked"]:
+            state.revoked.add(self.id)
+        self.host.roll.enter(self)
+        self.host.chronicle.claimed(self)
+
+    # Starting
+
+    def execute_using_pool(self, pool: Any, **_: Any) -> None:
+        """Start the task, unless it is revoked or no longer ours; an early one after it was settled."""
+        if self.revoked() or not self._may_start():
+            raise TaskRevokedError(self.id)
+        self.phase = "with the pool"
+        if self.held is not None and not self.task.acks_late:
+            self.host.settling.complete_first(self, lambda: self._start(pool))
+        else:
+            self._start(pool)
+
+    def _start(self, pool: Any) -> None:
+        hard_limit_s, soft_limit_s = self.time_limits
+        task, app = self.task, self.app
+        job = pool.apply_async(
+            fast_trace_task if app.use_fast_trace_task else trace_task_ret,
+            args=(self.type, self.id, self.request_dict, self.body, self.content_type, self.content_encoding),
+            accept_callback=self.on_accepted,
+            timeout_callback=self.on_timeout,
+            callback=self.on_success,
+            error_callback=self.on_failure,
+            soft_timeout=soft_limit_s or task.soft_time_limit,
+            timeout=hard_limit_s or task.time_limit,
+            correlation_id=self.id,
+        )
+        self._apply_result = maybe(ref, job)
+
+    def _may_start(self) -> bool:
+        if self.host.shutdown.draining:
+            self.give_back()
+            return False
+        return self._still_held()
+
+    def _still_held(self) -> bool:
+        if self.held is None or self.host.keeping.trusts(self.held):
+            return True
+        self.host.keeping.lose(self, "expired")
+        return False
+
+    def maybe_expire(self) -> bool:
+        """Whether it is too late to run; the database's clock has the first word."""
+        if self.held is not None and self.claim["expired"]:
+            state.revoked.add(self.id)
+            return True
+        return bool(super().maybe_expire())
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Take note that a child has begun it."""
+        self.phase = "running"
+        super().on_accepted(pid, time_accepted)
+
+    # Ending as Celery would have it
+
+    def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
+        """Settle it: its child has done all there was to do."""
+        if self._ended_lost():
+            return
+        failed, _, _ = failed__retval__runtime
+        if not failed:
+            self.outcome = "succeeded"
+        super().on_success(failed__retval__runtime, **options)
+
+    def on_retry(self, exc_info: ExceptionInfo) -> None:
+        """Settle it: its successor is published."""
+        self.outcome = "retried"
+        super().on_retry(exc_info)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Fail it at the hard limit, unless it is no longer ours to fail."""
+        if soft or not self._ended_lost():
+            super().on_timeout(soft, timeout)
+
+    def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Settle it as Celery does, but for a child that died: then it runs again, up to a limit."""
+        if self.host.shutdown.aborting or self._ended_lost():
+            return
+        if self.stopping and self.held is not None:
+            self.give_back()
+            return
+        if not self._child_died(exc_info) or not self._runs_again():
+            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            return
+        if getattr(self.task, "retry_on_worker_lost", False) or self._stored_success():
+            # Celery publishes the task anew, or finds it done; here that is done as its holder.
+            with current.holding(current.Running(*self.held, task_id=self.id)):
+                super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            return
+        state.task_ready(self)
+        self.acknowledged = True
+        self._leave("crashed")
+        self.host.settling.crash(self, exc_info)
+
+    def acknowledge(self) -> None:
+        """Complete it, and publish in the same transaction what its child left to be published."""
+        if self.acknowledged:
+            return
+        self._leave(self.outcome)
+        job = self.job
+        if self.held is not None and job is not None and job.outbox:
+            self.acknowledged = True
+            self.host.settling.complete(self, job.outbox)
+        else:
+            super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        """Make it ready again, or put it aside."""
+        if not self.acknowledged:
+            self._leave("released" if requeue else "rejected")
+            super().reject(requeue)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        self.outcome = reason
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    # Ending otherwise
+
+    def give_back(self) -> None:
+        """Make it ready for others at once, as if it had never been here. Only while no child can run it."""
+        state.task_ready(self)
+        if self.held is not None and not self.acknowledged:
+            self.acknowledged = True
+            self._leave("released")
+            self.host.settling.release(self)
+
+    def give_up(self) -> None:
+        """Take note that it is no longer ours: nothing is stored, signalled, counted or settled any more."""
+        self.lost = self.acknowledged = self._already_cancelled = True
+        state.task_ready(self)
+        self.forget_delivery()
+        self.host.roll.leave(self)
+
+    def completed_first(self) -> None:
+        """Take note that its claim has ended before it starts: whatever happens now, it does not run again."""
+        self.acknowledged = True
+        self.host.roll.leave(self)
+        self.held = None
+        self._request_dict["properties"] = {
+            name: value for name, value in self._request_dict["properties"].items() if name != "atomic"
+        }
+
+    def forget_delivery(self) -> None:
+        """Let the channel forget the message: its claim ends otherwise than by an acknowledgement."""
+        self.message.channel.qos.forget(self.message.delivery_tag)
+
+    @property
+    def job(self) -> Any:
+        """The pool's handle of it, while there is one."""
+        return self._apply_result() if self._apply_result is not None else None
+
+    def bury(self, exc_info: ExceptionInfo) -> None:
+        """Fail it for good: it has crashed too often, and nobody shall wait for it for ever."""
+        exc = exc_info.exception
+        context = self._context
+        self.task.backend.mark_as_failure(self.id, exc, request=context, store_result=self.store_errors)
+        self.task.request_stack.push(context)
+        try:
+            signals.task_failure.send(
+                sender=self.task,
+                task_id=self.id,
+                exception=exc,
+                args=self.args,
+                kwargs=self.kwargs,
+                traceback=exc_info.traceback,
+                einfo=exc_info,
+            )
+        finally:
+            self.task.request_stack.pop()
+        self.send_event("task-failed", exception=repr(exc), traceback=exc_info.traceback)
+
+    def _ended_lost(self) -> bool:
+        """Whether it is no longer ours; what its child had to say is then of no interest."""
+        if not self.lost and self.held is not None and not self.acknowledged and not self._still_held():
+            logger.debug("%s ended too late", self)
+        return self.lost
+
+    def _child_died(self, exc_info: ExceptionInfo) -> bool:
+        exc = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
+        died = isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
+        return died and not self._already_cancelled and not self._already_revoked
+
+    def _runs_again(self) -> bool:
+        """Whether the death of its child is not its end: it is settled late, and does not say otherwise."""
+        if self.held is None or self.acknowledged:
+            return False
+        return bool(self.task.reject_on_worker_lost) or not manners.says(self.task, "reject_on_worker_lost")
+
+    def _stored_success(self) -> bool:
+        stored = getattr(self, "_success_was_stored", None)  # Celery 5.7
+        return bool(stored and stored())
+
+    def _leave(self, outcome: str) -> None:
+        if self.held is not None:
+            self.host.roll.leave(self)
+            self.host.chronicle.released(self, outcome)
+
+
+def request_class(base: Any, host: Host) -> type[HeldRequest]:
+    """Return the app's request class *base* with leases, for the worker that *host* is."""
+    plain = getattr(base, "plain", base)
+    bases = (HeldRequest,) if plain is Request else (HeldRequest, plain)
+    return type("AtomicRequest", bases, {"host": host, "plain": plain})
+
+
+class Roll:
+    """The requests that hold a message, by its id."""
+
+    def __init__(self) -> None:
+        self._present: dict[int, HeldRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def __contains__(self, message_id: int) -> bool:
+        return message_id in self._present
+
+    def enter(self, request: HeldRequest) -> None:
+        """Note that *request* has come."""
+        assert request.held is not None
+        self._present[request.held[0]] = request
+
+    def leave(self, request: HeldRequest) -> None:
+        """Note that *request* holds its message no more."""
+        if request.held is not None and self._present.get(request.held[0]) is request:
+            del self._present[request.held[0]]
+
+    def find(self, held: Held) -> HeldRequest | None:
+        """Return the request that holds a message under that very fence."""
+        request = self._present.get(held[0])
+        return request if request is not None and request.held == held else None
+
+    def all(self) -> Iterable[HeldRequest]:
+        """Return those present at this moment."""
+        return list(self._present.values())

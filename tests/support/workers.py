@@ -1,0 +1,278 @@
+"""Real workers as processes of their own: started, watched by what they print, signalled, killed at crash points.
+
+fleet = Fleet(url, tmp_path)
+worker = fleet.worker("w1", slots=2).start()
+worker.wait_line("ready")
+worker.signal(signal.SIGTERM)
+assert worker.wait() == 0
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from atomic_celery import config
+from atomic_celery.store import open_store
+from atomic_celery.store.store import Store
+from tests.support.ledger import Ledger
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+APPLICATION = "tests.support.application"
+
+QUICK = {
+    "ATOMIC_LEASE": "4.5",
+    "ATOMIC_RENEW_EVERY": "1",
+    "ATOMIC_LEASE_MARGIN": "1",
+    "ATOMIC_REPORT_EVERY": "0.5",
+    "ATOMIC_STALE_AFTER": "2",
+    "ATOMIC_RECOVER_EVERY": "0.5",
+    "ATOMIC_STATEMENT_TIMEOUT": "2",
+    "ATOMIC_CONNECT_TIMEOUT": "2",
+}
+"""Leases of seconds instead of half a minute, for tests that wait for one to run out."""
+
+
+class Fleet:
+    """One database, its ledger, the app that publishes to it, and the workers on it.
+
+    Args:
+        url: An empty database, as SQLAlchemy names it.
+        directory: Where everything else is kept.
+        quick: Whether leases are short.
+        conf: More of the app's settings; must be JSON.
+        broker: How the workers reach the database, when that is not *url* (a proxy).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        *,
+        quick: bool = True,
+        conf: Mapping[str, Any] | None = None,
+        results: bool = False,
+        broker: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.url, self.broker = f"atomic+{url}", f"atomic+{broker or url}"
+        is_sqlite = url.startswith("sqlite")
+        beside = (
+            f"sqlite:///{directory / 'ledger.db'}"
+            if is_sqlite
+            else url.replace("postgresql://", "postgresql+psycopg2://")
+        )
+        self.settings = {**(QUICK if quick else {}), **(settings or {}), "ATOMIC_STATE_DIR": str(directory / "state")}
+        self.results = f"db+sqlite:///{directory / 'results.db'}" if is_sqlite else f"db+{beside}"
+        self.env = {
+            "TEST_BROKER": self.broker,
+            "TEST_RESULTS": self.results if results else "",
+            "TEST_LEDGER": beside,
+            "TEST_CONF": json.dumps(dict(conf or {})),
+            **self.settings,
+        }
+        self.store: Store = open_store(self.url, config.from_sources(env=self.settings))
+        self.store.schema.migrate()
+        self.ledger = Ledger(beside).create()
+        self.workers: list[WorkerProcess] = []
+        self.app = self._app(results=results)
+
+    def _app(self, *, results: bool) -> Celery:
+        """Return an app of this process that publishes to the fleet, straight to the database."""
+        app = Celery("application", broker=self.url, backend=self.results if results else None, set_as_current=False)
+        app.conf.update(json.loads(self.env["TEST_CONF"]))
+        app.conf.task_ignore_result = not results
+        return app
+
+    def send(self, name: str, *args: Any, **options: Any) -> Any:
+        """Publish a task of the application."""
+        return self.app.send_task(f"{APPLICATION}.{name}", args=args, **options)
+
+    def worker(self, name: str = "w", **options: Any) -> WorkerProcess:
+        """Return a worker that is not started yet; it is killed with the fleet at the latest."""
+        worker = WorkerProcess(self, name, **options)
+        self.workers.append(worker)
+        return worker
+
+    def gate(self, name: str, *, fence: int = 1) -> int:
+        """Wait until the gate task *name* has begun under *fence*; return its process id."""
+        begun = self.directory / f"{name}.begun.{fence}"
+        wait_until(begun.exists, describe=lambda: f"gate {name} has not begun\n{self.describe()}")
+        return int(begun.read_text())
+
+    def open_gate(self, name: str) -> None:
+        """Let the gate task *name* end."""
+        (self.directory / name).touch()
+
+    def wait_until(self, predicate: Callable[[], Any], deadline_s: float = 30.0, *, what: str = "") -> Any:
+        """Wait for *predicate*; when it does not come true, show what every worker has said."""
+        return wait_until(predicate, deadline_s, lambda: f"{what}\n{self.describe()}")
+
+    def wait_done(self, count: int, deadline_s: float = 60.0) -> list[str]:
+        """Wait until the ledger has *count* rows; return them."""
+        self.wait_until(lambda: len(self.ledger.rows()) >= count, deadline_s, what=f"{count} rows in the ledger")
+        return self.ledger.rows()
+
+    def unfinished(self) -> int:
+        """Return how many messages of tasks are not settled."""
+        return len(self.store.reads.messages())
+
+    def describe(self) -> str:
+        """Return the state of everything, for a test that failed."""
+        return "\n".join(
+            [f"messages: {self.store.reads.messages()}", f"ledger: {self.ledger.rows()[-20:]}", *map(str, self.workers)]
+        )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for worker in self.workers:
+            worker.close()
+        self.app.close()
+        self.store.close()
+
+
+class WorkerProcess:
+    """A `celery worker` on a fleet.
+
+    Args:
+        options: More of the command line.
+        faults: Orders for `ATOMIC_FAULTS`: at which points this process and its children stop or die.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        name: str,
+        *,
+        slots: int = 1,
+        pool: str = "atomic",
+        options: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        faults: str = "",
+    ) -> None:
+        self.fleet, self.name = fleet, name
+        self._command = [
+            *(sys.executable, "-m", "celery", "-A", APPLICATION, "worker", "-n", f"{name}@test"),
+            *(
+                "-P",
+                pool,
+                "-c",
+                str(slots),
+                "-l",
+                "INFO",
+                "--without-heartbeat",
+                "--without-gossip",
+                "--without-mingle",
+            ),
+            *options,
+        ]
+        self._env = {**os.environ, **fleet.env, "PYTHONPATH": str(ROOT), **(env or {})}
+        if faults:
+            self._env["ATOMIC_FAULTS"] = faults
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._log = fleet.directory / f"{name}.log"
+        self.lines: list[str] = []
+
+    def start(self) -> WorkerProcess:
+        """Start the process; what it prints before is forgotten."""
+        self.lines = []
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self.fleet.directory,
+                env=self._env,
+                start_new_session=True,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read, args=(self._process, self.lines), daemon=True)
+        self._reader.start()
+        return self
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], lines: list[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            lines.extend(line.rstrip("\n") for line in iter(process.stdout.readline, ""))
+
+    @property
+    def pid(self) -> int:
+        """The main process's id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it wrote to stderr."""
+        return self._log.read_text()
+
+    def events(self, event: str, **fields: Any) -> list[dict[str, str]]:
+        """Return the event lines of that name, with those fields, that were printed so far."""
+        parsed = [_parse(line) for line in list(self.lines) if line.split(" ", 1)[0] == event]
+        wanted = {key: str(value) for key, value in fields.items()}
+        return [line for line in parsed if wanted.items() <= line.items()]
+
+    def wait_line(self, event: str, deadline_s: float = 30.0, *, count: int = 1, **fields: Any) -> dict[str, str]:
+        """Wait until it has printed *count* such event lines; return the last of them."""
+
+        def seen() -> list[dict[str, str]]:
+            events = self.events(event, **fields)
+            return events if len(events) >= count else []
+
+        self.fleet.wait_until(lambda: seen() or self._ended(), deadline_s, what=f"{self.name}: {event} {fields}")
+        assert seen(), f"{self.name} ended without the line {event} {fields}\n{self}"
+        return seen()[-1]
+
+    def _ended(self) -> bool:
+        assert self._process is not None
+        assert self._reader is not None
+        if self._process.poll() is None:
+            return False
+        self._reader.join(10)
+        return True
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the main process."""
+        os.kill(self.pid, signum)
+
+    def wait(self, deadline_s: float = 30.0) -> int:
+        """Wait for its end; return the exit code (negative: the signal that ended it)."""
+        process = self._process
+        assert process is not None
+        assert self._reader is not None
+        self.fleet.wait_until(lambda: process.poll() is not None, deadline_s, what=f"the end of {self.name}")
+        self._reader.join(10)
+        return int(process.returncode)
+
+    def close(self) -> None:
+        """Kill it, if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGKILL)
+            self._process.wait(30)
+        if self._reader is not None:
+            self._reader.join(10)
+
+    def __str__(self) -> str:
+        tail = self._log.read_text().splitlines()[-60:] if self._log.exists() else []
+        return "\n".join([f"--- {self.name}: stdout", *self.lines[-40:], f"--- {self.name}: stderr", *tail])
+
+
+def _parse(line: str) -> dict[str, str]:
+    _, *pairs = shlex.split(line)
+    return dict(pair.partition("=")[::2] for pair in pairs)
