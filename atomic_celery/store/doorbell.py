@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """How often a doorbell that does not listen wakes its consumer."""
 
-_COMMIT_CHECK_S = 0.015
+_COMMIT_CHECK_S = 0.020
 
 
 class Ear(Protocol):
