@@ -8,6 +8,7 @@ import pytest
 
 from atomic_celery.config import Settings
 from atomic_celery.store.store import Store, open_store
+from tests.store.desk import Desk
 
 
 @pytest.fixture
@@ -26,6 +27,18 @@ def postgres_store(postgres_url: str) -> Iterator[Store]:
 def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """The same, on SQLite only."""
     yield from _migrated(sqlite_url)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    """A queue and a clock, on each database in turn."""
+    return Desk(store)
+
+
+@pytest.fixture
+def postgres_desk(postgres_store: Store) -> Desk:
+    """The same, on PostgreSQL only."""
+    return Desk(postgres_store)
 
 
 def _migrated(url: str) -> Iterator[Store]:

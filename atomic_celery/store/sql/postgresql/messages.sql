@@ -42,7 +42,8 @@ SELECT (SELECT id FROM message),
        (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken);
 
 -- name: publish_many :many
--- Store messages, each ready or delayed by its due time, and wake a sleeper for each ready one.
+-- Store messages, each ready or delayed by its due time, and wake a sleeper for each: somebody has to know by
+-- when a delayed one must be promoted.
 -- One row for each, in order; no id: its task id is unfinished in that queue (I6). All or none: when a
 -- queue is gone, nothing is stored, and the second column tells for whom it is.
 WITH new AS MATERIALIZED (
@@ -76,7 +77,7 @@ WITH new AS MATERIALIZED (
     DELETE FROM atomic_waiter
      WHERE ctid = ANY (ARRAY(
                SELECT sleeper.ctid
-                 FROM (SELECT queue_id, count(*) AS messages FROM ready GROUP BY queue_id) AS arrived
+                 FROM (SELECT queue_id, count(*) AS messages FROM message GROUP BY queue_id) AS arrived
                 CROSS JOIN LATERAL (
                       SELECT ctid FROM atomic_waiter
                        WHERE queue_id = arrived.queue_id AND until_ms > {now_ms}
@@ -246,6 +247,7 @@ SELECT held.message_id,
        SELECT message_id
          FROM atomic_claim
         WHERE message_id = held.message_id AND fence = held.fence
+          AND holder = :holder::text AND boot = :boot::text
           AND lease_until_ms > {now_ms}
         LIMIT 1) AS seen ON true;
 
