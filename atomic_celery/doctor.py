@@ -40,7 +40,7 @@ class Checkup:
     """What an examination found."""
 
     settings: Mapping[str, Any]
-    """The effective settings; none of them is a secret."""
+    """The effective settings by their names in a Celery configuration; none of them is a secret."""
     facts: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -52,7 +52,8 @@ class Checkup:
 
 def examine(url: str, settings: Settings) -> Checkup:
     """Examine the set-up of this machine, then the database. Never raises for what it looks for."""
-    checkup = Checkup(settings=dataclasses.asdict(settings))
+    values = dataclasses.asdict(settings).items()
+    checkup = Checkup(settings={f"atomic_{name.removesuffix('_s')}": value for name, value in values})
     setup = setup_check.examine(url, settings)
     checkup.findings += [Finding("error", problem.what, problem.fix) for problem in setup.problems]
     checkup.findings += [
@@ -71,7 +72,9 @@ def examine(url: str, settings: Settings) -> Checkup:
 def text(checkup: Checkup, paint: tables.Paint = tables.plain) -> list[str]:
     """Say what was found, for people."""
     lines = [paint("settings", "strong")]
-    lines += _pairs({name.removesuffix("_s"): str(value) for name, value in checkup.settings.items()}, paint)
+    lines += _pairs(
+        {name: "not set" if value is None else str(value) for name, value in checkup.settings.items()}, paint
+    )
     lines += ["", paint("store", "strong"), *_pairs(checkup.facts, paint)] if checkup.facts else []
     lines += [""]
     for finding in checkup.findings:

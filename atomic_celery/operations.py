@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from atomic_celery.store.fleet_events import Kind
     from atomic_celery.store.store import Store
 
 _BATCH = 500
@@ -86,20 +87,23 @@ def drain(store: Store, target: str, *, reason: str, asked_by: str) -> DrainDone
             that has yet to register.
     """
     with store.transaction():
-        instance, hosts = _instance(store, target)
-        drained = store.hosts.drain(instance, reason, asked_by)
-        store.events.record("drain-asked", instance=instance, detail={"asked_by": asked_by, "reason": reason})
-    return DrainDone(instance, hosts, drained.new)
+        drained = store.hosts.drain(_host_id(store, target), reason, asked_by)
+        if drained.new:
+            detail = {"asked_by": asked_by, "reason": reason}
+            store.events.record("drain-asked", instance=drained.instance, detail=detail)
+    return DrainDone(drained.instance, drained.hosts, drained.new)
 
 
 def undrain(store: Store, target: str, *, asked_by: str) -> DrainDone:
     """Take a drain back; see `drain` for *target*."""
+    target = _host_id(store, target)
+    hosts = [host for host in store.hosts.list() if target in (host.id, host.provider_id)]
+    instance = next((host.provider_id for host in hosts if host.provider_id), target)
     with store.transaction():
-        instance, hosts = _instance(store, target)
-        changed = store.hosts.undrain(instance)
+        changed = store.hosts.undrain(target)
         if changed:
             store.events.record("drain-forgotten", instance=instance, detail={"asked_by": asked_by})
-    return DrainDone(instance, hosts, changed)
+    return DrainDone(instance, tuple(host.id for host in hosts), changed)
 
 
 def _each_batch(
@@ -107,7 +111,7 @@ def _each_batch(
     ids: Iterable[int],
     act: Callable[[Sequence[int]], set[int]],
     verb: str,
-    kind: str,
+    kind: Kind,
     detail: dict[str, str],
 ) -> Done:
     asked = list(dict.fromkeys(ids))
@@ -126,8 +130,10 @@ def _each_batch(
     )
 
 
-def _instance(store: Store, target: str) -> tuple[str, tuple[str, ...]]:
-    hosts = [host for host in store.hosts.list() if target in (host.id, host.provider_id, host.name)]
-    by_name = {host.id for host in hosts if host.name == target}
-    instance = by_name.pop() if len(by_name) == 1 and len(hosts) == 1 else target
-    return instance, tuple(host.id for host in hosts)
+def _host_id(store: Store, target: str) -> str:
+    """Return the id of the one host that has *target* for its name; else *target* as it is."""
+    hosts = store.hosts.list()
+    if any(target in (host.id, host.provider_id) for host in hosts):
+        return target
+    named = [host.id for host in hosts if host.name == target]
+    return named[0] if len(named) == 1 else target

@@ -1,3 +1,65 @@
 """``atomic events``: what happened to the fleet."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+
+import click
+
+from atomic_celery import clock, tables
+from atomic_celery import status as fleet
+from atomic_celery.cli.session import Session, command
+from atomic_celery.store.fleet_events import KEPT, KINDS, FleetEvent, Kind
+
+_LOOK_EVERY_S = 1.0
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
+@click.option("--limit", type=click.IntRange(1, KEPT), default=100, show_default=True, help="At most so many.")
+@click.option("--follow", is_flag=True, help="Go on with new events, until interrupted; with --json, one a line.")
+@command
+def events(session: Session, kind: Kind | None, limit: int, follow: bool) -> None:
+    """Show fleet events, the latest last. The last 1000 are kept."""
+    past = _recorded(session, kind, limit)
+    if not follow:
+        _say(session, past)
+        return
+    for batch in _batches(session, kind, past):
+        for event in batch:
+            session.output.record(event) if session.output.as_json else session.output.line(_line(event))
+
+
+def _batches(session: Session, kind: Kind | None, past: Sequence[FleetEvent]) -> Iterator[Sequence[FleetEvent]]:
+    yield past
+    last = past[-1].id if past else 0
+    while True:
+        clock.pause(_LOOK_EVERY_S)
+        new = [event for event in _recorded(session, kind, KEPT) if event.id > last]
+        yield new
+        last = new[-1].id if new else last
+
+
+def _recorded(session: Session, kind: Kind | None, limit: int) -> list[FleetEvent]:
+    with fleet.bounded(session.store):
+        return session.store.events.list(kind=kind, limit=limit)[::-1]
+
+
+def _say(session: Session, recorded: Sequence[FleetEvent]) -> None:
+    if session.output.as_json:
+        session.output.document(recorded)
+    else:
+        session.output.lines(map(_line, recorded))
+
+
+def _line(event: FleetEvent) -> str:
+    at = datetime.fromtimestamp(event.at_ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
+    about = {"host": event.host, "instance": event.instance, "root": event.root, **(event.detail or {})}
+    facts = (f"{name}={_value(value)}" for name, value in about.items() if value not in (None, ""))
+    return tables.printable(" ".join([at, event.kind, *facts]))
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) and " " not in value else json.dumps(value)

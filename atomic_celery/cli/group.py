@@ -9,9 +9,10 @@ import json
 from typing import IO, Any
 
 import click
-from click_didyoumean import DYMGroup
+from click_didyoumean import DYMMixin  # type: ignore[import-untyped]
 
 from atomic_celery import errors, status
+from atomic_celery.cli.session import session_of
 
 EXIT_FAILED = 1
 EXIT_USAGE = 64
@@ -45,15 +46,15 @@ class Failed(click.ClickException):
         return json.dumps(facts)
 
 
-class Group(DYMGroup):  # type: ignore[misc]
+class Group(DYMMixin, click.Group):  # type: ignore[misc]
     """A click group whose errors end the process with our exit codes."""
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         """Read the group's own options."""
         try:
-            return super().make_context(*args, **options)  # type: ignore[no-any-return]
+            return super().make_context(*args, **options)
         except click.UsageError as error:
-            error.exit_code = EXIT_USAGE
+            error.exit_code = EXIT_USAGE  # type: ignore[misc]  # click asks the error, not its class
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -61,13 +62,7 @@ class Group(DYMGroup):  # type: ignore[misc]
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            error.exit_code = EXIT_USAGE
+            error.exit_code = EXIT_USAGE  # type: ignore[misc]  # click asks the error, not its class
             raise
         except errors.AtomicError as error:
-            raise Failed(error, as_json=_wants_json(ctx)) from error
-
-
-def _wants_json(ctx: click.Context) -> bool:
-    from atomic_celery.cli.session import session_of
-
-    return session_of(ctx).output.as_json
+            raise Failed(error, as_json=session_of(ctx).output.as_json) from error

@@ -14,7 +14,7 @@ import click
 from atomic_celery import operations, payload, tables
 from atomic_celery import status as fleet
 from atomic_celery.cli.group import EXIT_FAILED, Group
-from atomic_celery.cli.session import Session, command
+from atomic_celery.cli.session import Command, Session, command
 from atomic_celery.store.reads import Filter, MessageView, State
 
 _PAGE = 500
@@ -28,7 +28,7 @@ _FILTERS = (
 )
 
 
-def _filtered(function: Callable[..., Any]) -> Callable[..., Any]:
+def _filtered(function: Command) -> Command:
     """Take the filters' options as one `Filter`."""
 
     @functools.wraps(function)
@@ -36,7 +36,9 @@ def _filtered(function: Callable[..., Any]) -> Callable[..., Any]:
         names = ("queue", "state", "task", "root", "text")
         return function(*positional, which=Filter(**{name: options.pop(name) for name in names}), **options)
 
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(_FILTERS), with_filter)
+    for option in reversed(_FILTERS):
+        with_filter = option(with_filter)
+    return with_filter  # type: ignore[return-value]
 
 
 @click.group(cls=Group)

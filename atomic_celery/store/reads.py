@@ -220,6 +220,19 @@ _CAPPED_TOGETHER = {"delayed": 4, "running": 5, "dead": 7}
 
 
 def _depth(row: Row, bound: int, capped: list[str]) -> Depth:
-    queue_id, name, temporary, ready, *others = row
-    at_least = (["ready"] if ready > bound else []) + capped
-    return Depth(queue_id, name, bool(temporary), min(ready, bound), *others, at_least=tuple(at_least))
+    queue_id, name, temporary, *counts, waiting, since_ms = row
+    ready, delayed, running, lapsed, dead = (min(count, bound) for count in counts)
+    at_least = (["ready"] if counts[0] > bound else []) + capped
+    return Depth(
+        queue_id=queue_id,
+        name=name,
+        temporary=bool(temporary),
+        ready=ready,
+        delayed=delayed,
+        running=running,
+        lapsed=lapsed,
+        dead=dead,
+        waiting=waiting,
+        ready_since_ms=since_ms,
+        at_least=tuple(at_least),
+    )

@@ -118,9 +118,9 @@ SELECT id, ready, delayed, running, dead FROM placed WHERE ready + delayed + run
 -- name: overdue :one
 -- Work that somebody should have moved by now, leases and delays that ended more than *grace_ms* ago.
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_claim WHERE lease_until_ms <= {now_ms} - :grace_ms LIMIT :bound + 1) AS capped) AS lapsed,
+          FROM (SELECT 1 FROM atomic_claim WHERE lease_until_ms <= (SELECT {now_ms} - :grace_ms) LIMIT :bound + 1) AS capped) AS lapsed,
        (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_delayed WHERE due_ms <= {now_ms} - :grace_ms LIMIT :bound + 1) AS capped) AS due;
+          FROM (SELECT 1 FROM atomic_delayed WHERE due_ms <= (SELECT {now_ms} - :grace_ms) LIMIT :bound + 1) AS capped) AS due;
 
 -- name: version :one
 -- The version of the database itself.

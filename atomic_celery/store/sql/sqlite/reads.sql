@@ -117,9 +117,9 @@ SELECT id, ready, delayed, running, dead FROM placed WHERE ready + delayed + run
 -- name: overdue :one
 -- Work that somebody should have moved by now, leases and delays that ended more than *grace_ms* ago.
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_claim WHERE lease_until_ms <= {now_ms} - :grace_ms LIMIT :bound + 1)) AS lapsed,
+          FROM (SELECT 1 FROM atomic_claim WHERE lease_until_ms <= (SELECT {now_ms} - :grace_ms) LIMIT :bound + 1)) AS lapsed,
        (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_delayed WHERE due_ms <= {now_ms} - :grace_ms LIMIT :bound + 1)) AS due;
+          FROM (SELECT 1 FROM atomic_delayed WHERE due_ms <= (SELECT {now_ms} - :grace_ms) LIMIT :bound + 1)) AS due;
 
 -- name: version :one
 -- The version of the database itself.

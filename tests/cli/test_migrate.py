@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from atomic_celery.store.schema import Schema
+from tests.cli.conftest import CommandLine, World
+
+
+def test_a_plan_changes_nothing_and_migrate_does_what_it_said(cli: CommandLine) -> None:
+    planned = cli.json("migrate", "--plan")
+    assert planned["version"] is None
+    assert planned["planned"]
+    assert cli.json("migrate", "--plan") == planned
+
+    applied = cli.json("migrate")
+
+    assert applied == {"applied": planned["planned"], "version": planned["target"], "target": planned["target"]}
+    assert cli("migrate").stdout == f"Nothing to do: the tables are of version {planned['target']}.\n"
+
+
+def test_the_names_of_what_ran_are_printed(cli: CommandLine) -> None:
+    assert cli("migrate").stdout.startswith("applied 0001_")
+
+
+def test_a_prefix_of_ones_own_makes_tables_of_ones_own(cli: CommandLine, world: World) -> None:
+    assert cli("--prefix", "team", "status").returncode == 1
+    assert cli("--prefix", "team", "migrate").returncode == 0
+    world.publish("only-in-atomic")
+
+    run = cli("--prefix", "team", "messages", "list", "--json")
+
+    assert (run.returncode, run.stdout) == (0, "[]\n")
+
+
+def test_without_tables_the_command_to_make_them_is_named(cli: CommandLine) -> None:
+    run = cli("status")
+
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert "no atomic_ tables" in run.stderr
+    assert "atomic migrate" in run.stderr
+
+
+def test_tables_of_a_newer_release_are_refused(cli: CommandLine, world: World) -> None:
+    schema: Schema = world.store.schema
+    newer = schema.target + 1
+    for name in ("schema_version", "schema_floor"):
+        schema._exec("note", name=name, number=newer)
+
+    for command in ("status", "migrate"):
+        run = cli(command)
+        assert run.returncode == 1
+        assert f"version {newer}" in run.stderr
+        assert "upgrade atomic_celery" in run.stderr
