@@ -181,14 +181,15 @@ class Child:
         outbox: list[Any] | None = None
         succeeded, value = False, None
         try:
-            target, args, kwargs, lease = pickle.loads(job.payload)
-            message = None if lease is None else current.Running(lease[0], lease[1], args[1])
+            target, args, kwargs, lease, carries_outbox = pickle.loads(job.payload)
+            outbox = [] if carries_outbox else None
+            message = None if lease is None else current.Running(lease[0], lease[1], args[1], outbox)
             with current.holding(message):
                 self.vigil.entry = job.entry
                 self._running = True
                 value = target(*args, **kwargs)
                 self._running = False
-            succeeded, outbox = True, (message.outbox if message and message.outbox else None)
+            succeeded = True
         except (SystemExit, KeyboardInterrupt):
             raise
         except MemoryError:
@@ -201,7 +202,7 @@ class Child:
         finally:
             self._running = False
             self.vigil.entry = NO_ENTRY
-        return _pickled(succeeded, value, outbox)
+        return _pickled(succeeded, value, outbox or None)
 
     def _report(self) -> None:
         """Send what is to be told, in one write."""

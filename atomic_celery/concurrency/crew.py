@@ -21,6 +21,7 @@ from billiard.context import ForkContext
 from billiard.pool import EX_OK, EX_RECYCLE
 from celery import signals
 
+from atomic_celery import clock
 from atomic_celery.concurrency import child, process_tree, wire
 from atomic_celery.concurrency.deadline_page import DeadlinePage
 from atomic_celery.concurrency.job import Job
@@ -230,18 +231,29 @@ class Crew:
     def disband(self) -> None:
         """Let all children leave, and kill those that do not; return when none is left."""
         self.growing = False
-        for link in list(self.links):
+        for link in self.links:
             self.dismiss(link)
-        hurry = self._watch.later(FAREWELL_S, self.kill)
-        while self.links:
-            self._watch.wait(1.0)
-        hurry.cancel()
+        self._await_exits(FAREWELL_S)
+        self.kill()
 
     def kill(self) -> None:
         """End all children at once, with everything they started."""
         self.growing = False
+        for link in self.links:
+            link.leaving = True
+            process_tree.kill(link.pid)
+        self._await_exits(FAREWELL_S)
+
+    def kill_all(self) -> None:
+        """End all children at once, and start no more. Safe from any thread: it leaves the bookkeeping alone."""
+        self.growing = False
         for link in list(self.links):
             process_tree.kill(link.pid)
+
+    def _await_exits(self, at_most_s: float) -> None:
+        until_s = clock.monotonic_s() + at_most_s
+        while self.links and (rest_s := until_s - clock.monotonic_s()) > 0:
+            self._watch.wait(min(rest_s, 1.0))
 
 
 def _exitcode(pid: int) -> int:

@@ -88,9 +88,5 @@ class DeadlinePage:
         """Whether the soft time limit of the message with this entry is over."""
         return bool(_SOFT.unpack_from(self._memory, entry * _ENTRY.size + _MOMENT.size)[0])
 
-    def discard(self) -> None:
-        """Give the memory back."""
-        self._memory.close()
-
     def _write(self, entry: int, until: Moment) -> None:
         _ENTRY.pack_into(self._memory, entry * _ENTRY.size, until.monotonic_s, until.wall_s, 0)

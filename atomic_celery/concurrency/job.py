@@ -158,7 +158,9 @@ class Job:
         return f"<Job {self.ticket} {self.state.value} {self.correlation_id or ''}>"
 
 
-def pack(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bytes, Held | None]:
+def pack(
+    target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, carries_outbox: bool
+) -> tuple[bytes, Held | None]:
     """Return a call as the bytes a child gets, and the lease it is done under.
 
     A request carries its arguments twice, decoded and as the message's body; the child decodes the body itself.
@@ -168,7 +170,8 @@ def pack(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
         request = args[_REQUEST]
         lease = _lease_of(request)
         args = (*args[:_REQUEST], {**request, "args": (), "kwargs": {}}, *args[_REQUEST + 1 :])
-    return pickle.dumps((target, args, kwargs, lease), protocol=pickle.HIGHEST_PROTOCOL), lease
+    call = target, args, kwargs, lease, carries_outbox
+    return pickle.dumps(call, protocol=pickle.HIGHEST_PROTOCOL), lease
 
 
 _TRACE_ARGS, _REQUEST = 6, 2  # (task, id, request, body, content type, content encoding)

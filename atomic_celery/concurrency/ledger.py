@@ -43,7 +43,7 @@ class Ledger:
         self.backlog = Backlog(page, self.pace)
         self.crew = Crew(size, rules, page, watch, self)
         self._page, self._watch = page, watch
-        self._limits = Limits(watch, page, self.strike, self._conclude)
+        self.limits = Limits(watch, page, self.strike, self._conclude)
         self._relief_due = self._room_grew = False
         self._tick_s = clock.monotonic_s()
 
@@ -67,11 +67,14 @@ class Ledger:
             self._watch.later(LINGER_S, self._relieve)
 
     def _relieve(self) -> None:
-        """Take back what has waited in a child for too long; whoever is free gets it."""
+        """Take back what has waited in a child for too long; whoever is free gets it.
+
+        A job that waits for nothing but its own bytes is left alone, however many those are.
+        """
         self._relief_due = False
         for link in list(self.crew.links):
             self.crew.listen(link)
-            if link.queue and link.queue[0].given_s <= clock.monotonic_s() - LINGER_S:
+            if link.running and link.queue and link.queue[0].given_s <= clock.monotonic_s() - LINGER_S:
                 self.recall(link)
         self.tick()
 
@@ -108,6 +111,12 @@ class Ledger:
         """End *job* as terminated if it has not begun."""
         if self.take_back(job):
             job.fail_with(Terminated(job.terminated or 0))
+
+    def abandon(self) -> None:
+        """Take the running jobs out of the pool too, callbacks not called: their children are about to be killed."""
+        for link in self.crew.links:
+            if link.running is not None:
+                self._conclude(link.running)
 
     def kill(self, job: Job, signum: int = signals.SIGKILL) -> None:
         """End *job* as terminated, wherever it is, with every process it started."""
@@ -161,7 +170,7 @@ class Ledger:
     def _on_began(self, link: Link, at_s: float) -> None:
         job = link.running = link.queue.popleft()
         job.state, job.began_s, job.payload = State.RUNNING, at_s, b""
-        self._limits.start(job)
+        self.limits.start(job)
         job.accept(link.pid, clock.awake_s(at_s))
         if job.terminated is not None and not link.held:
             self.strike(job, job.terminated)
@@ -181,7 +190,7 @@ class Ledger:
             job.fail(value)
 
     def _conclude(self, job: Job) -> None:
-        self._limits.stop(job)
+        self.limits.stop(job)
         self._page.close(job.entry, job.lease)
         if job.link is not None and job.link.running is job:
             job.link.running = None

@@ -33,6 +33,7 @@ class TaskPool(BasePool):
 
     Attributes:
         deadlines: Until when each lease is trusted; whoever renews leases tells it.
+        carries_outbox: Whether whoever gets a job's end commits the job's `outbox` with it.
         looks_ahead: Whether `appetite` may ask for more than fills the free slots.
     """
 
@@ -41,6 +42,7 @@ class TaskPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.looks_ahead = self.app is None or self.app.conf.worker_prefetch_multiplier != 1
+        self.carries_outbox = False
         self.deadlines = DeadlinePage()
         self._watch = Watch()
         fair = self.options.get("sched_strategy") != "fast"
@@ -112,11 +114,14 @@ class TaskPool(BasePool):
         while self.busy_count:
             self._watch.wait(0.5)
         self._crew.disband()
+        self._watch.close()
 
     def on_terminate(self) -> None:
         """End all children at once. What they ran is lost, and tells nobody."""
         self.on_close()
+        self._ledger.abandon()
         self._crew.kill()
+        self._watch.close()
 
     def flush(self) -> None:
         """Hand out what has not begun: the connection its messages came by is lost."""
@@ -173,7 +178,7 @@ class TaskPool(BasePool):
         **_options: Any,
     ) -> Job | None:
         """Let a child call *target*; the callbacks tell what came of it."""
-        payload, lease = pack(target, args, kwargs or {})
+        payload, lease = pack(target, args, kwargs or {}, carries_outbox=self.carries_outbox)
         job = Job(
             next(self._tickets),
             payload,
@@ -208,11 +213,23 @@ class TaskPool(BasePool):
         """End *job*, wherever it is, with every process it started; it fails as `Terminated`."""
         self._ledger.kill(job, signum)
 
+    def kill_all(self) -> None:
+        """End all children at once, with everything they started, and start no more. Safe from any thread."""
+        self._crew.kill_all()
+
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """Signal the process *pid*, if it still runs what it is known to run; that job fails as `Terminated`."""
         link = self._crew.by_pid(pid)
         if link is not None and link.running is not None:
             self._ledger.strike(link.running, signal or TERM_SIGNAL)
+
+    def on_soft_timeout(self, job: Job) -> None:
+        """Interrupt *job*: its soft time limit is over."""
+        self._ledger.limits.soft(job)
+
+    def on_hard_timeout(self, job: Job) -> None:
+        """End *job*: its hard time limit is over."""
+        self._ledger.limits.hard(job)
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Call *callback* on the pool's thread. Safe from any thread, also while the pool is stopping."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -33,6 +34,8 @@ class Watch:
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
         self._calls: deque[Call] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
         self._wake_fd, self._ring_fd = os.pipe()
         os.set_blocking(self._wake_fd, False)
         os.set_blocking(self._ring_fd, False)
@@ -71,9 +74,12 @@ class Watch:
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Call *callback* on the pool's thread. Safe from any thread, also while the pool is stopping."""
-        self._calls.append((callback, args))
-        with contextlib.suppress(BlockingIOError):  # full of wake-ups as it is
-            os.write(self._ring_fd, b"\0")
+        with self._lock:
+            if self._closed:
+                return
+            self._calls.append((callback, args))
+            with contextlib.suppress(BlockingIOError):  # full of wake-ups as it is
+                os.write(self._ring_fd, b"\0")
 
     def wait(self, timeout_s: float) -> None:
         """Do one turn of what the hub does, without it."""
@@ -94,10 +100,13 @@ class Watch:
         return [self._wake_fd, self._ring_fd]
 
     def close(self) -> None:
-        """Close its own descriptors."""
-        self.remove(self._wake_fd)
-        os.close(self._wake_fd)
-        os.close(self._ring_fd)
+        """Close its own descriptors; `call_soon` does nothing from now on. Safe to repeat."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.remove(self._wake_fd)
+                os.close(self._wake_fd)
+                os.close(self._ring_fd)
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,0 +1,150 @@
+"""Time limits, and the ends that somebody asked for."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded
+
+from atomic_celery.concurrency.job import State
+from tests.pool import tasks
+from tests.pool.bench import Bench, alive
+from tests.pool.conftest import OpenBench
+from tests.pool.test_recall import hold_one, queue_behind, runs
+
+
+def test_a_soft_limit_is_raised_in_the_task_which_may_still_return(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold_until_soft_limit, str(tmp_path), "a", soft_timeout=0.1, timeout=30)
+    bench.run(told)
+    assert told.value == "'late'"
+    assert told.timeouts == [(True, 0.1)]
+    assert bench.exists("a.soft")
+
+
+def test_a_soft_limit_that_the_task_ignores_is_its_failure(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=0.1)
+    bench.run(told)
+    assert isinstance(told.raised, SoftTimeLimitExceeded)
+
+
+def test_the_signal_of_a_soft_limit_that_is_another_tasks_hurts_nobody(bench: Bench, tmp_path: Path) -> None:
+    held = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=60)
+    bench.run_until(lambda: held.began)
+    bench.pool.terminate_job(held.began[0], signal.SIGUSR1)
+    bench.let_go("a")
+    bench.run(held)
+    assert held.value == "None"
+
+
+def test_a_hard_limit_ends_the_child_and_says_so_as_billiard_does(bench: Bench, tmp_path: Path) -> None:
+    [pid] = bench.pids
+    told = bench.apply(tasks.hold_deaf, str(tmp_path), "a", timeout=0.2)
+    bench.run(told)
+    assert isinstance(told.error, TimeLimitExceeded)
+    assert told.timeouts == [(False, 0.2)]
+    bench.run_until(lambda: not alive(pid) and bench.up())
+
+
+def test_a_hard_limit_follows_a_soft_one(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold_deaf, str(tmp_path), "a", soft_timeout=0.1, timeout=0.3)
+    bench.run(told)
+    assert isinstance(told.error, TimeLimitExceeded)
+    assert told.timeouts == [(True, 0.1), (False, 0.3)]
+
+
+def test_limits_of_the_pool_are_those_of_every_task_without_its_own(open_bench: OpenBench, tmp_path: Path) -> None:
+    bench = open_bench(1, soft_timeout=0.1, timeout=60)
+    told = bench.apply(tasks.hold, str(tmp_path), "a")
+    bench.run(told)
+    assert isinstance(told.raised, SoftTimeLimitExceeded)
+    own = bench.apply(tasks.hold, str(tmp_path), "b", soft_timeout=50)
+    bench.run_until(lambda: own.began)
+    bench.let_go("b")
+    bench.run(own)
+    assert own.value == "None"
+
+
+def test_what_waits_behind_a_task_that_hits_its_limit_runs_once(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold, str(tmp_path), "a", timeout=0.3)
+    bench.run_until(lambda: told.began)
+    waiting = queue_behind(bench, 3)
+    bench.run(told, *waiting)
+    assert isinstance(told.error, TimeLimitExceeded)
+    assert [runs(tmp_path, f"m{number}") for number in range(3)] == [1] * 3
+
+
+def test_a_terminated_task_cleans_up_and_fails_as_terminated(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold_tidily, str(tmp_path), "a")
+    bench.run_until(lambda: bench.exists("a.began") and told.began)
+    bench.pool.terminate_job(told.began[0])
+    bench.run(told)
+    assert isinstance(told.error, Terminated)
+    assert told.error.args == (signal.SIGTERM,)
+    assert bench.exists("a.tidied")
+    bench.run_until(bench.up)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_termination_does_not_hit_the_next_task(bench: Bench, tmp_path: Path, signum: int) -> None:
+    """The task that was to be terminated has ended, and the child has begun another, before the signal is sent."""
+    first = hold_one(bench, "first")
+    second = bench.apply(tasks.hold, str(tmp_path), "second")
+    assert second.job is not None
+    bench.pool._ledger.backlog._jobs.remove(second.job)
+    [link] = bench.pool._crew.links
+    link.give(second.job, 0, 1e12)
+    bench.pool._crew.flush(link)
+    bench.let_go("first")
+    tasks.wait_for(tmp_path / "second.began")  # the host has not heard of it: its loop stands still
+    bench.pool.terminate_job(first.began[0], signum)
+    bench.run_until(lambda: first.over and second.began)
+    bench.let_go("second")
+    bench.run(second)
+    assert first.value == second.value == "None"
+
+
+def test_kill_ends_a_running_job(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold_deaf, str(tmp_path), "a")
+    bench.run_until(lambda: told.began)
+    assert told.job is not None
+    bench.pool.kill(told.job)
+    bench.run(told)
+    assert isinstance(told.error, Terminated)
+    assert told.error.args == (signal.SIGKILL,)
+
+
+def test_kill_ends_a_job_that_the_host_does_not_know_to_run_yet(bench: Bench, tmp_path: Path) -> None:
+    told = bench.apply(tasks.hold, str(tmp_path), "a")
+    bench.pool._ledger.tick()
+    tasks.wait_for(tmp_path / "a.began")
+    assert told.job is not None
+    assert told.job.state is State.SENT
+    bench.pool.kill(told.job)
+    bench.run(told)
+    assert isinstance(told.error, Terminated)
+
+
+def test_kill_ends_a_job_that_waits(bench: Bench, tmp_path: Path) -> None:
+    held = hold_one(bench)
+    waiting = bench.apply(tasks.mark, str(tmp_path), "never")
+    assert waiting.job is not None
+    bench.pool.kill(waiting.job)
+    assert isinstance(waiting.error, Terminated)
+    bench.let_go("held")
+    bench.run(held)
+    assert runs(tmp_path, "never") == 0
+    assert bench.pids == held.began
+
+
+def test_an_end_that_is_over_can_be_asked_for_again(bench: Bench) -> None:
+    told = bench.apply(tasks.add, 1, 1)
+    bench.run(told)
+    assert told.job is not None
+    bench.pool.kill(told.job)
+    told.job.terminate(15)
+    after = bench.apply(tasks.pid)
+    bench.run(after)
+    assert told.value == "2"
+    assert after.began == told.began
