@@ -13,6 +13,7 @@ from celery.result import AsyncResult
 from crew import Worker
 from progress import Progress, print_totals
 
+from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 
 LEASE_S = tasks.app.conf.atomic_lease
@@ -37,13 +38,13 @@ def run(directory: Path, scratch: Path) -> int:
 def _count(paths: list[str], workers: list[Worker]) -> list[survey.Facts]:
     result: AsyncResult = chord((tasks.examine.s(path) for path in paths), tasks.add_up.s()).delay()
     print(f"{len(paths)} files, one message each. Two workers; lease {LEASE_S:g} s (a fleet would keep the default 30 s).")
-    with open_store(tasks.app.conf.broker_url) as store:
-        progress = Progress(store, total=len(paths))
-        progress.until(lambda seen: seen.done >= len(paths) // 2)
-        workers[0].kill()
-        progress.say(f"SIGKILL to worker {workers[0].name!r}: what it held comes back when its leases run out.")
-        progress.until(lambda seen: result.ready())
-        progress.close()
+    store = open_store(tasks.app.conf.broker_url, Settings())
+    progress = Progress(store, total=len(paths))
+    progress.until(lambda seen: seen.done >= len(paths) // 2)
+    workers[0].kill()
+    progress.say(f"SIGKILL to worker {workers[0].name!r}: what it held comes back when its leases run out.")
+    progress.until(lambda seen: result.ready())
+    progress.close()
     facts: list[survey.Facts] = result.get(timeout=60)
     return facts
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from survey import Totals
 
+from atomic_celery import status
 from atomic_celery.store import Store
 
 
@@ -58,15 +59,16 @@ class Progress:
             print()
 
     def _look(self) -> Seen:
-        counts = self._store.messages.counts()
-        hosts = [host for host in self._store.hosts.list() if host.state != "stale"]
-        unfinished = counts.ready + counts.delayed + counts.running
+        fleet = status.read(self._store)
+        hosts = [host for host in fleet.hosts if host.state in status.SERVING]
+        tasks = [queue for queue in fleet.queues if not queue.temporary]
+        unfinished = sum(queue.ready + queue.delayed + queue.running for queue in tasks)
         return Seen(
             hosts=len(hosts),
             slots=sum(host.slots for host in hosts),
             busy=sum(host.busy for host in hosts),
-            queued=counts.ready,
-            running=counts.running,
+            queued=sum(queue.ready for queue in tasks),
+            running=sum(queue.running for queue in tasks),
             done=max(0, self._total - unfinished),
         )
 
