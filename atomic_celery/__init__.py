@@ -6,8 +6,23 @@ that do so by themselves.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from atomic_celery import _register
 
+if TYPE_CHECKING:
+    from atomic_celery.publishing import bulk, publish_many
+
+__all__ = ["bulk", "publish_many"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # kombu imports this package while it is itself being imported, so what needs Celery is imported later.
+    if name in __all__:
+        return getattr(importlib.import_module("atomic_celery.publishing"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _register.register()

@@ -13,10 +13,10 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from atomic_celery import current, errors
+from atomic_celery import errors, mailbag
 from atomic_celery.store.queues import Binding, QueueSpec
 from atomic_celery.store.records import NewMessage
-from atomic_celery.transport import codec, remote
+from atomic_celery.transport import codec, continuing, remote
 from atomic_celery.transport.bulk import Bulk
 from atomic_celery.transport.codec import Packed, RawMessage
 from atomic_celery.transport.qos import QoS
@@ -104,20 +104,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def store_messages(self, new: Sequence[NewMessage]) -> None:
         """Publish, and let what continues the running task replace it when it ends."""
-        running = current.running()
-        if running is not None and new and new[0].task_id == running.task_id:
-            self._supersede(running, new)
-        elif new:
-            self._store.messages.publish(new)
-
-    def _supersede(self, running: current.Running, new: Sequence[NewMessage]) -> None:
-        if running.outbox is not None:
-            running.outbox.extend(new)
-            return
-        first, *others = new
-        self._store.messages.supersede((running.message_id, running.fence), first)
+        running, own, others = continuing.split(new)
+        if running is not None and own:
+            continuing.replace(self._store, running, own)
         if others:
-            self._store.messages.publish(others)
+            mailbag.put(self._store, others)
 
     # Consuming
 

@@ -1,0 +1,92 @@
+"""Messages that a block of code publishes, collected here to be stored many to a statement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from atomic_celery.store import NewMessage, Store
+
+A_STATEMENT = 1000
+"""How many messages one statement stores."""
+
+_current: ContextVar[Mailbag | None] = ContextVar("atomic_mailbag", default=None)
+
+
+class Mailbag:
+    """What waits to be stored, database by database, in the order of its arrival.
+
+    Args:
+        brims_at: Store what has come together as soon as it is so many; None: only when asked to.
+    """
+
+    def __init__(self, *, brims_at: int | None = None) -> None:
+        self._brims_at = brims_at
+        self._waiting: dict[Store, list[NewMessage]] = {}
+        self._closed = False
+        self._lock = threading.RLock()
+
+    def add(self, store: Store, new: Sequence[NewMessage]) -> bool:
+        """Take messages, unless the bag is closed; a thread that the block left behind may come late."""
+        with self._lock:
+            if self._closed:
+                return False
+            waiting = self._waiting.setdefault(store, [])
+            waiting.extend(new)
+            if self._brims_at is not None and len(waiting) >= self._brims_at:
+                self.empty()
+        return True
+
+    def empty(self) -> None:
+        """Store what waits, `A_STATEMENT` messages at a time.
+
+        Atomicity: each statement by itself, or all in the transaction that is open here. What an
+            error leaves unstored waits on; to call this again never stores a message twice.
+
+        Raises:
+            StoreUnavailable: It is unknown whether the last statement was done.
+            QueueNotFound: A queue was deleted meanwhile.
+        """
+        with self._lock:
+            for store, waiting in self._waiting.items():
+                while now := waiting[:A_STATEMENT]:
+                    store.messages.publish(now)
+                    del waiting[:A_STATEMENT]
+
+    def close(self) -> None:
+        """Take nothing more."""
+        with self._lock:
+            self._closed = True
+
+    @property
+    def waiting(self) -> Mapping[Store, Sequence[NewMessage]]:
+        """What was taken and not stored yet."""
+        return self._waiting
+
+
+def current() -> Mailbag | None:
+    """Return the bag that collects what this context publishes; None: nothing does."""
+    return _current.get()
+
+
+@contextmanager
+def collecting(bag: Mailbag) -> Iterator[Mailbag]:
+    """Let *bag* collect what is published here; in the end it is closed, not emptied."""
+    token = _current.set(bag)
+    try:
+        yield bag
+    finally:
+        _current.reset(token)
+        bag.close()
+
+
+def put(store: Store, new: Sequence[NewMessage]) -> None:
+    """Publish messages: into the bag if there is one, else at once.
+
+    What is no task (events, remote control, replies) never waits.
+    """
+    bag = _current.get()
+    if bag is None or any(message.task_name is None for message in new) or not bag.add(store, new):
+        store.messages.publish(new)

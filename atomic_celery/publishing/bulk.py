@@ -1,0 +1,74 @@
+"""Many messages a statement: by a call, in a block, and for every group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from celery import current_app
+
+from atomic_celery import mailbag
+from atomic_celery.mailbag import Mailbag
+from atomic_celery.publishing.stencil import Stencils
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+
+
+def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) -> list[AsyncResult]:
+    """Send each signature as its ``apply_async()`` would, a thousand messages to a statement.
+
+    Tasks that differ in nothing but their arguments are many times as fast as one by one. Routers that are code,
+    receivers of publishing signals and tasks with an ``apply_async`` of their own are heeded, and cost their time.
+
+    Atomicity: each statement by itself, or all in the transaction that is open here (`publishing_in`, Django's).
+
+    Args:
+        signatures: Tasks, and canvases too. Read as they are sent: a generator of millions is fine.
+        app: Default: the current app.
+
+    Returns:
+        A result for each, in order.
+
+    Raises:
+        kombu.exceptions.OperationalError: The database is away. Messages of earlier statements are stored.
+    """
+    app = app or current_app._get_current_object()
+    stencils = Stencils(app)
+    with bulk(app, brims_at=mailbag.A_STATEMENT):
+        return [stencils.publish(signature) for signature in signatures]
+
+
+@contextmanager
+def bulk(app: Celery | None = None, *, brims_at: int | None = None) -> Iterator[None]:
+    """Collect what tasks are sent in the block and store their messages at its end, a thousand to a statement.
+
+    Nothing is sent when the block raises. A block within a block belongs to the outer one. Brokers other than this
+    package's send as they always do.
+
+    Args:
+        app: Whose retry policy counts. Default: the current app.
+        brims_at: Do not wait for the end of the block with more messages than this.
+    """
+    if mailbag.current() is not None:
+        yield
+        return
+    bag = Mailbag(brims_at=brims_at)
+    with mailbag.collecting(bag):
+        yield
+    if any(bag.waiting.values()):
+        _store(app or current_app._get_current_object(), bag)
+
+
+def _store(app: Celery, bag: Mailbag) -> None:
+    """Empty the bag with the retries that *app* has for every other message."""
+    with app.producer_or_acquire() as producer:
+        connection = producer.connection
+        empty = bag.empty
+        if app.conf.task_publish_retry:
+            empty = connection.ensure(producer, empty, **app.conf.task_publish_retry_policy)
+        with connection._reraise_as_library_errors():
+            empty()
