@@ -242,10 +242,10 @@ class Queues(Noun):
 
     def _remove(self, queue_ids: Sequence[int]) -> int:
         # Until a pass finds nothing: a message may change its state under our hands.
-        removed, chunk = 0, -1
-        while chunk:
-            chunk = self._number("empty", queue_ids=queue_ids, limit=_CHUNK)
-            removed += chunk
+        removed, found = 0, -1
+        while found:
+            found = self._number("empty", queue_ids=queue_ids)
+            removed += found
         self._exec("drop", queue_ids=queue_ids)
         return removed
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 
-from atomic_celery.errors import QueueInUse, QueueNotEmpty, QueueNotFound
+from atomic_celery.config import Settings
+from atomic_celery.errors import QueueInUse, QueueNotEmpty, QueueNotFound, StoreBusy
 from atomic_celery.store import queues
 from atomic_celery.store.hosts import HostReport, NewHost
 from atomic_celery.store.queues import Binding, Queue, QueueSpec
 from atomic_celery.store.records import Holder, Lane, NewMessage
-from atomic_celery.store.store import Store
+from atomic_celery.store.store import Store, open_store
+from tests.support.postgres import Postgres
 
 NOW_MS = 1_700_000_000_000
 HOLDER = Holder("holder", "boot")
@@ -185,11 +188,21 @@ def test_a_purge_removes_what_waits_and_nothing_else(
     assert store.messages.complete([held]) == {held[0]}
 
 
-def test_deleting_in_pieces_deletes_everything(store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "_CHUNK", 3)
-    publish(store, queue, 10)
-    claim(store, queue, 4)
-    assert store.queues.delete("q") == 10
+SLOW_DELETES = """
+CREATE FUNCTION dawdle() RETURNS trigger AS $$ BEGIN PERFORM pg_sleep(0.4); RETURN OLD; END $$ LANGUAGE plpgsql;
+CREATE TRIGGER dawdle BEFORE DELETE ON atomic_message FOR EACH ROW EXECUTE FUNCTION dawdle();
+"""
+
+
+def test_a_queue_is_deleted_however_long_it_takes(postgres_store: Store, postgres: Postgres, postgres_url: str) -> None:
+    postgres.execute(SLOW_DELETES, database=urlsplit(postgres_url).path[1:])
+    hurried = open_store(postgres_url, Settings(statement_timeout_s=0.2))
+    queue = hurried.queues.declare(QueueSpec(name="q"))
+    publish(hurried, queue)
+    with pytest.raises(StoreBusy, match="statement timeout"):
+        hurried.queues.purge("q")
+    assert hurried.queues.delete("q") == 1
+    hurried.close()
 
 
 def test_purging_what_is_not_there_is_an_error(store: Store) -> None:

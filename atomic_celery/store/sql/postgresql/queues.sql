@@ -115,26 +115,19 @@ WITH ready AS (
 SELECT count(*) FROM removed;
 
 -- name: empty :one
--- Remove up to *limit* messages of each state from queues, whoever holds them.
+-- Remove every message from queues, whoever holds them, however long it takes.
 -- unfenced: the queue goes, and every claim in it ends with it; its holder finds it lost.
+SET LOCAL statement_timeout = 0;
 WITH doomed AS (
     SELECT value::bigint AS queue_id FROM json_array_elements_text(:queue_ids::json)
 ), ready AS (
-    DELETE FROM atomic_ready
-     WHERE message_id IN (SELECT message_id FROM atomic_ready JOIN doomed USING (queue_id) LIMIT :limit)
-    RETURNING message_id
+    DELETE FROM atomic_ready USING doomed WHERE atomic_ready.queue_id = doomed.queue_id RETURNING message_id
 ), delayed AS (
-    DELETE FROM atomic_delayed
-     WHERE message_id IN (SELECT message_id FROM atomic_delayed JOIN doomed USING (queue_id) LIMIT :limit)
-    RETURNING message_id
+    DELETE FROM atomic_delayed USING doomed WHERE atomic_delayed.queue_id = doomed.queue_id RETURNING message_id
 ), claim AS (
-    DELETE FROM atomic_claim
-     WHERE message_id IN (SELECT message_id FROM atomic_claim JOIN doomed USING (queue_id) LIMIT :limit)
-    RETURNING message_id
+    DELETE FROM atomic_claim USING doomed WHERE atomic_claim.queue_id = doomed.queue_id RETURNING message_id
 ), dead AS (
-    DELETE FROM atomic_dead
-     WHERE message_id IN (SELECT message_id FROM atomic_dead JOIN doomed USING (queue_id) LIMIT :limit)
-    RETURNING message_id
+    DELETE FROM atomic_dead USING doomed WHERE atomic_dead.queue_id = doomed.queue_id RETURNING message_id
 ), removed AS (
     SELECT message_id FROM ready UNION ALL SELECT message_id FROM delayed
      UNION ALL SELECT message_id FROM claim UNION ALL SELECT message_id FROM dead
