@@ -73,10 +73,13 @@ class Database:
                 yield
                 faults.reach(f"{name}.committing")
             except BaseException:
-                connection.give_up()
+                if mine is self._pool.mine:
+                    connection.give_up()
                 raise
             finally:
                 mine.connection = None
+            if mine is not self._pool.mine:
+                raise errors.StoreUnavailable("this transaction is the parent's: it was open at the fork")
             with self._pool.translating():
                 connection.commit()
             faults.reach(f"{name}.committed")
@@ -110,6 +113,7 @@ class Database:
     @contextmanager
     def own_connection(self) -> Iterator[Any]:
         """Lend a driver's connection that is in no pool, in autocommit mode, closed at the end."""
+        mine = self._pool.mine
         with self._pool.translating():
             pooled = self._pool.take()
         driver = pooled.driver_connection  # once detached, it is not told any more
@@ -117,7 +121,7 @@ class Database:
         try:
             yield driver
         finally:
-            pooled.close()
+            self._pool.give_back(pooled, mine)
 
     def close(self) -> None:
         """Close every connection that is not in use. A later statement opens new ones."""

@@ -25,7 +25,7 @@ from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch, Watchdog
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-_abandoned: list[Engine] = []  # a parent's: collected in a child, they could end its sessions
+_abandoned: list[object] = []  # a parent's: collected in a child, they could end its sessions
 
 
 class _Mine(threading.local):
@@ -52,6 +52,15 @@ class Pool:
             pooled.close()
             pooled = self._engine.raw_connection()
         return pooled
+
+    def give_back(self, pooled: PoolProxiedConnection, mine: _Mine, *, broken: bool = False) -> None:
+        """Put a connection back that was taken while *mine* was ours; not if that was before a fork."""
+        if mine is not self.mine:
+            _abandoned.append(pooled)
+            return
+        if broken:
+            pooled.invalidate()
+        pooled.close()
 
     def lend(self) -> Loan:
         """Lend a connection for as long as a ``with`` block lasts."""
@@ -119,27 +128,27 @@ class Translating:
 class Loan:
     """A ``with`` block that has a connection. One that broke, or may be half-way through an answer, is discarded."""
 
-    __slots__ = ("_pool", "_pooled", "_watch")
+    __slots__ = ("_mine", "_pool", "_pooled")
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._watch = pool, pool.mine.watch
+        self._pool, self._mine = pool, pool.mine
 
     def __enter__(self) -> Connection:
-        with Translating(self._watch):
+        watch = self._mine.watch
+        with Translating(watch):
             self._pooled = self._pool.take()
         connection = session_of(self._pooled)
-        if self._watch is not None:
-            self._watch.use(connection)
+        if watch is not None:
+            watch.use(connection)
         return connection
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.use(None)
-        if isinstance(error, errors.StoreUnavailable) or not isinstance(error, Exception | None):
-            self._pooled.invalidate()
-        self._pooled.close()
+        if self._mine.watch is not None:
+            self._mine.watch.use(None)
+        broken = isinstance(error, errors.StoreUnavailable) or not isinstance(error, Exception | None)
+        self._pool.give_back(self._pooled, self._mine, broken=broken)
 
 
 def _too_late(watch: Watch) -> str:
