@@ -57,7 +57,7 @@ class LeaseKeeper:
     The verdict of a renewal is taken message by message: *renewed* moves its end, *lost* ends it at
     once, no answer changes nothing, and is asked again without delay until the lease's own end.
 
-    Three calls are made on the keeper's thread, and may be replaced until it is started:
+    Three calls are made, on the keeper's thread or that of who claims, and may be replaced until it is started:
         on_lost: with each lease that ended under its holder, and why.
         on_renewed: with the successors of the leases that were renewed.
         beside: what else this thread does (the host's report); returns seconds until it wants to
@@ -98,10 +98,17 @@ class LeaseKeeper:
         self._loop.wake()
 
     def hold(self, leases: Iterable[Lease]) -> None:
-        """Renew *leases* from now on."""
+        """Renew *leases* from now on. Whoever gets a message anew has lost the lease it had on it."""
+        superseded = []
         with self._lock:
             for lease in leases:
-                self._held[lease.message_id] = lease
+                before = self._held.get(lease.message_id)
+                if before is not None and before.fence < lease.fence:
+                    superseded.append(before)
+                if before is None or before.fence <= lease.fence:
+                    self._held[lease.message_id] = lease
+        for lease in superseded:
+            self.on_lost(lease, "superseded")
 
     def let_go(self, message_ids: Iterable[int]) -> None:
         """Renew these no more, and never call them lost. To be said *before* they are settled."""

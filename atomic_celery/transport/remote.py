@@ -24,8 +24,7 @@ def remember_revokes(store: Store, exchange: str, message: RawMessage) -> None:
 
 def _revoked_by(message: RawMessage) -> Iterable[str]:
     content_type = message["content-type"]
-    # Only what Celery's mailboxes accept by default: nothing is unpickled here.
-    command = loads(message["body"], content_type, message["content-encoding"], accept=["json"])
+    command = loads(message["body"], content_type, message["content-encoding"], accept=["application/json"])
     if not isinstance(command, dict) or command.get("method") != "revoke":
         return set()
     return set(_ids(command.get("arguments", {}).get("task_id")))

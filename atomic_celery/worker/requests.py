@@ -212,8 +212,7 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def bury(self, exc_info: ExceptionInfo) -> None:
         """Fail it for good: it has crashed too often, and nobody shall wait for it for ever."""
-        exc = exc_info.exception
-        context = self._context
+        exc, context = _error_of(exc_info), self._context
         self.task.backend.mark_as_failure(self.id, exc, request=context, store_result=self.store_errors)
         self.task.request_stack.push(context)
         try:
@@ -237,10 +236,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         return self.lost
 
     def _child_died(self, exc_info: ExceptionInfo) -> bool:
-        exc = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
-        died = isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
+        died = isinstance(_error_of(exc_info), WorkerLostError | SystemExit | KeyboardInterrupt)
         return died and not self._already_cancelled and not self._already_revoked
 
     def _runs_again(self) -> bool:
@@ -259,6 +255,11 @@ class HeldRequest(Request):  # type: ignore[misc]
             self.host.chronicle.released(self, outcome)
 
 
+def _error_of(exc_info: ExceptionInfo) -> BaseException:
+    error = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
 def request_class(base: Any, host: Host) -> type[HeldRequest]:
     """Return the app's request class *base* with leases, for the worker that *host* is."""
     plain = getattr(base, "plain", base)
@@ -267,31 +268,30 @@ def request_class(base: Any, host: Host) -> type[HeldRequest]:
 
 
 class Roll:
-    """The requests that hold a message, by its id."""
+    """The requests that hold a message. A message may come back, under a new fence, before its old request is gone."""
 
     def __init__(self) -> None:
-        self._present: dict[int, HeldRequest] = {}
+        self._present: dict[Held, HeldRequest] = {}
 
     def __len__(self) -> int:
         return len(self._present)
 
     def __contains__(self, message_id: int) -> bool:
-        return message_id in self._present
+        return any(message_id == held[0] for held in self._present)
 
     def enter(self, request: HeldRequest) -> None:
         """Note that *request* has come."""
         assert request.held is not None
-        self._present[request.held[0]] = request
+        self._present[request.held] = request
 
     def leave(self, request: HeldRequest) -> None:
         """Note that *request* holds its message no more."""
-        if request.held is not None and self._present.get(request.held[0]) is request:
-            del self._present[request.held[0]]
+        if request.held is not None:
+            self._present.pop(request.held, None)
 
     def find(self, held: Held) -> HeldRequest | None:
         """Return the request that holds a message under that very fence."""
-        request = self._present.get(held[0])
-        return request if request is not None and request.held == held else None
+        return self._present.get(held)
 
     def all(self) -> Iterable[HeldRequest]:
         """Return those present at this moment."""

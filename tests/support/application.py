@@ -106,6 +106,13 @@ def die(self, times: int, how: str = "kill") -> int:
     return fence
 
 
+@app.task(reject_on_worker_lost=False)
+def die_once() -> None:
+    """End its own process, and ask to be failed for it."""
+    _note("die_once")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(bind=True, max_retries=5)
 def retry(self, times: int, countdown: float = 0.0) -> int:
     """Retry so many times, then return how many there were."""

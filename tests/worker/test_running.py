@@ -1,8 +1,10 @@
-"""Tasks run, on real workers."""
+"""Tasks run and are settled, on real workers."""
 
 from __future__ import annotations
 
 import signal
+
+import pytest
 
 from tests.support.workers import Fleet
 
@@ -20,3 +22,51 @@ def test_a_worker_runs_tasks_and_drains_on_sigterm(fleet: Fleet) -> None:
     worker.wait_line("drained")
     assert fleet.unfinished() == 0
     assert fleet.store.hosts.list() == []
+
+
+def test_every_child_is_claimed_and_released_with_its_outcome(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    worker = fleet.worker().start()
+    worker.wait_line("ready")
+    sent = {
+        "succeeded": fleet.send("add", 1, 2),
+        "failed": fleet.send("fail"),
+    }
+    for outcome, result in sent.items():
+        worker.wait_line("claimed", child=result.id)
+        worker.wait_line("released", child=result.id, outcome=outcome)
+    assert sent["succeeded"].get(timeout=30) == 3
+    with pytest.raises(ValueError, match="on purpose"):
+        sent["failed"].get(timeout=30)
+    fleet.wait_until(lambda: not fleet.unfinished(), what="everything settled")
+
+
+def test_a_retry_takes_the_place_of_what_it_retries(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    worker = fleet.worker().start()
+    result = fleet.send("retry", 2)
+    assert result.get(timeout=60) == 2
+    worker.wait_line("released", child=result.id, outcome="retried", count=2)
+    worker.wait_line("released", child=result.id, outcome="succeeded")
+    assert fleet.ledger.rows() == ["retry 0", "retry 1", "retry 2"]
+    fleet.wait_until(lambda: not fleet.unfinished(), what="everything settled")
+
+
+def test_a_task_that_says_acks_late_false_is_settled_before_it_starts(fleet: Fleet) -> None:
+    worker = fleet.worker().start()
+    result = fleet.send("early_gate", "early", str(fleet.directory))
+    fleet.wait_until((fleet.directory / "early.begun").exists, what="the task has begun")
+    assert fleet.unfinished() == 0
+    worker.wait_line("claimed", child=result.id)
+    fleet.open_gate("early")
+    assert fleet.wait_done(1) == ["early"]
+
+
+def test_any_other_task_is_settled_when_it_has_ended(fleet: Fleet) -> None:
+    worker = fleet.worker().start()
+    result = fleet.send("gate", "late", str(fleet.directory))
+    fleet.gate("late")
+    assert fleet.unfinished() == 1
+    fleet.open_gate("late")
+    worker.wait_line("released", child=result.id, outcome="succeeded")
+    fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
