@@ -220,11 +220,18 @@ class Claimer:
         heard = self._slumber.sleep(at_most_s)
         if heard:
             self.look_again()
+            self._upkeep.look_at_delays()
         return heard
 
-    def look_again(self) -> None:
-        """Let the next turn look for messages, however short a while ago the last one found none."""
+    def look_again(self, *, thoroughly: bool = False) -> None:
+        """Let the next turn look for messages, however short a while ago the last one found none.
+
+        Args:
+            thoroughly: Also before the cursors, where only stragglers and what was given back can be.
+        """
         self._look_at_s, self._in_vain = 0.0, 0
+        if thoroughly:
+            self._full_scan_at_s = 0.0
 
     def _turn_and_sleep(self) -> float:
         wait_s = self._turn_patiently()
@@ -256,10 +263,10 @@ class Claimer:
         if self._slumber.was_rung():
             self._take_at_s = 0.0
             self._touch_at_s = min(self._touch_at_s, self._touched_s + demand.touch_every_s)
-            self._upkeep.look_at_delays()
             if demand.wants and not any(want.limit for want in demand.wants):
                 self._pass_on(demand)
-        self._upkeep.turn()
+        if self._upkeep.turn():
+            self.look_again()
         self._touch(consumer, demand, now_s)
         taken = self._take(consumer, demand.no_ack_queue_ids, now_s)
         wants = demand.wants if now_s >= self._look_at_s else ()
@@ -282,8 +289,8 @@ class Claimer:
     def _rest_s(self, demand: Demand, now_s: float, *, looked: bool) -> float:
         """Make sure to be rung; return how long to sleep."""
         if self._slumber.arm(demand.wanted_ids, surely=looked):
-            self.look_again()
-            self._full_scan_at_s = self._take_at_s = 0.0
+            self.look_again(thoroughly=True)
+            self._take_at_s = 0.0
             return 0.0
         if looked:
             ladder = LADDER_S if self._slumber.listening else DEAF_LADDER_S

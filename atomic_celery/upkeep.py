@@ -10,6 +10,7 @@ from atomic_celery.store.records import Crashed
 from atomic_celery.store.store import Store
 
 PROMOTE_AT_LEAST_EVERY_S = 30.0
+PROMOTE_AT_MOST_EVERY_S = 0.2
 EXPIRE_QUEUES_EVERY_S = 10.0
 
 
@@ -24,26 +25,33 @@ class Upkeep:
         self._store, self._settings, self.crashed = store, settings, crashed
         now_s = clock.monotonic_s()
         self._promote_at_s = self._reclaim_at_s = now_s
+        self._promoted_s = 0.0
         self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
 
     def look_at_delays(self) -> None:
-        """Ask in the next turn when the next message comes due: a sooner one may have been published."""
-        self._promote_at_s = 0.0
+        """Ask soon when the next message comes due: a sooner one may have been published."""
+        self._promote_at_s = min(self._promote_at_s, self._promoted_s + PROMOTE_AT_MOST_EVERY_S)
 
-    def turn(self) -> None:
-        """Do what is due."""
+    def turn(self) -> bool:
+        """Do what is due; True if messages became ready by it."""
         now_s = clock.monotonic_s()
-        if now_s >= self._promote_at_s:
-            _, next_ms = self._store.messages.promote()
-            wait_s = PROMOTE_AT_LEAST_EVERY_S if next_ms is None else max(0, next_ms) / 1000
-            self._promote_at_s = now_s + min(wait_s, PROMOTE_AT_LEAST_EVERY_S)
+        moved = now_s >= self._promote_at_s and self._promote(now_s)
         if now_s >= self._reclaim_at_s:
             self._reclaim_at_s = now_s + self._settings.recover_every_s
             if crashed := self._store.messages.reclaim():
                 self.crashed(crashed)
+                moved = True
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
             self._store.queues.expire()
+        return moved
+
+    def _promote(self, now_s: float) -> bool:
+        self._promoted_s = now_s
+        moved_count, next_ms = self._store.messages.promote()
+        wait_s = PROMOTE_AT_LEAST_EVERY_S if next_ms is None else next_ms / 1000
+        self._promote_at_s = now_s + min(wait_s, PROMOTE_AT_LEAST_EVERY_S)
+        return moved_count > 0
 
     def wait_s(self) -> float:
         """Return seconds until something is due."""

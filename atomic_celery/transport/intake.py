@@ -69,7 +69,7 @@ class Intake:
     def consume(self, queue: Queue, qos: QoS, *, no_ack: bool) -> None:
         """Deliver from *queue* from now on."""
         self._consumed[queue.id] = Consumption(queue, qos, no_ack)
-        self._claims().look_again()
+        self._claims().look_again(thoroughly=True)
         self.has_room()
 
     def cancel(self, name: str) -> None:
@@ -201,7 +201,7 @@ class Intake:
         loop.add_reader(self._pipe.fileno(), self._on_arrival)
         claimer = self._claims()
         claimer.start()
-        claimer.look_again()
+        claimer.look_again(thoroughly=True)
         claimer.wake()
 
     def drain(self, timeout_s: float | None) -> None:
@@ -213,7 +213,7 @@ class Intake:
         """
         until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
         claimer = self._claims()
-        claimer.look_again()
+        claimer.look_again(thoroughly=True)
         while not self._deliver_some():
             wait_s = claimer.turn()
             if self._inbox or wait_s == 0:
