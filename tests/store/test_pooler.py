@@ -1,0 +1,106 @@
+"""Behind PgBouncer in transaction mode everything works that does not need a session of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from atomic_celery.config import Settings
+from atomic_celery.errors import StoreError
+from atomic_celery.store.hosts import HostReport, NewHost
+from atomic_celery.store.queues import QueueSpec
+from atomic_celery.store.records import Holder, Lane, NewMessage
+from atomic_celery.store.store import Store, open_store
+from tests.support.pgbouncer import PgBouncer
+from tests.support.postgres import PostgresServer
+
+pytestmark = pytest.mark.pooler
+
+HOST = NewHost(
+    id="host",
+    boot="boot",
+    name="host@machine",
+    provider_id="i-1",
+    machine="m",
+    machine_boot="mb",
+    pid=1,
+    pid_started="1",
+    slots=2,
+    busy=0,
+    labels={},
+    queues=("q",),
+    versions={},
+)
+HOLDER = Holder("host", "boot", is_host=True)
+
+
+@pytest.fixture(params=["psycopg2", "psycopg"])
+def url(request: pytest.FixtureRequest, own_postgres: PostgresServer) -> Iterator[str]:
+    """A database behind a pooler that has one session for everybody."""
+    with PgBouncer(own_postgres, pool_size=1) as pooler:
+        url = pooler.url(own_postgres.create_database())
+        yield url.replace("postgresql:", f"postgresql+{request.param}:")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url, Settings(notify=False))
+    store.schema.migrate()
+    yield store
+    store.close()
+
+
+def test_messages_and_hosts_live_as_ever(store: Store) -> None:
+    queue = store.queues.declare(QueueSpec(name="q", expires_ms=60_000))
+    store.hosts.register(HOST)
+
+    def live(number: int) -> int:
+        store.messages.publish([NewMessage(queue_id=queue.id, payload="{}", task_id=str(number))])
+        [message] = store.messages.claim(HOLDER, [Lane(queue.id, 0)], 1, 30_000)
+        assert store.messages.renew(HOLDER, [message.held], 30_000).renewed == {message.id}
+        store.hosts.report("host", "boot", HostReport(slots=2, busy=1, queues=("q",)))
+        assert store.messages.complete([message.held]) == {message.id}
+        return message.id
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(live, range(80)))) == 80
+    assert store.hosts.drain_if_idle("host", "scale down", "controller") is True
+    store.messages.publish([NewMessage(queue_id=queue.id, payload="{}")])
+    assert store.messages.claim(HOLDER, [Lane(queue.id, 0)], 1, 30_000) == []
+    store.events.record("drain-asked", instance="i-1")
+    store.revocations.add(["t"], 60_000)
+    assert store.revocations.contains(["t"]) == {"t"}
+    assert store.queues.delete("q") == 1
+
+
+def test_nothing_of_ours_stays_behind_in_a_session(store: Store, own_postgres: PostgresServer) -> None:
+    queue = store.queues.declare(QueueSpec(name="q"))
+    store.queues.delete("q")
+    bell = store.doorbell("holder")
+    assert bell.wait(60)
+    assert not bell.listening
+    bell.close()
+    assert store.queues.ring([queue.id]) == 0
+    with store._database.own_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT (SELECT count(*) FROM pg_prepared_statements),"
+            " (SELECT count(*) FROM pg_listening_channels()),"
+            " (SELECT count(*) FROM pg_settings WHERE source = 'session' AND name LIKE '%timeout')"
+        )
+        assert tuple(cursor.fetchone()) == (0, 0, 0)
+
+
+def test_a_forgotten_setting_is_told(store: Store, url: str) -> None:
+    queue = store.queues.declare(QueueSpec(name="q"))
+    hopeful = open_store(url, Settings())
+
+    def publish_from_two_connections() -> None:
+        with ThreadPoolExecutor(4) as threads:
+            message = NewMessage(queue_id=queue.id, payload="{}")
+            list(threads.map(lambda _: hopeful.messages.publish([message]), range(40)))
+
+    with pytest.raises(StoreError, match="in transaction mode set atomic_notify = False"):
+        publish_from_two_connections()
+    hopeful.close()
