@@ -158,10 +158,10 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.acknowledged:
             return
         self._leave(self.outcome)
-        job = self.job
-        if self.held is not None and job is not None and job.outbox:
+        outbox = getattr(self.job, "outbox", None)  # Celery's own pools carry none
+        if self.held is not None and outbox:
             self.acknowledged = True
-            self.host.settling.complete(self, job.outbox)
+            self.host.settling.complete(self, outbox)
         else:
             super().acknowledge()
 
