@@ -17,6 +17,7 @@ from atomic_celery.config import Settings
 from atomic_celery.errors import ConfigError, StoreUnavailable
 from atomic_celery.store import credentials
 from atomic_celery.store.credentials import SecretFile, UrlPassword
+from atomic_celery.store.store import open_store
 from atomic_celery.store.urls import StoreUrl
 from tests.support.postgres import Postgres
 
@@ -58,9 +59,7 @@ def test_a_file_is_read_again_every_time(secret_file: Path) -> None:
         (b"\xff\xfe", "cannot read token_file .*not UTF-8"),
     ],
 )
-def test_a_useless_file_is_refused_for_now(
-    secret_file: Path, content: bytes, complaint: str
-) -> None:
+def test_a_useless_file_is_refused_for_now(secret_file: Path, content: bytes, complaint: str) -> None:
     secret_file.write_bytes(content)
     with pytest.raises(StoreUnavailable, match=complaint) as refused:
         SecretFile("token_file", str(secret_file)).secret()
@@ -95,9 +94,7 @@ def test_a_file_that_others_can_read_is_used_and_warned_about_once(
     assert SECRET not in caplog.text
 
 
-def test_a_private_file_is_not_warned_about(
-    secret_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_private_file_is_not_warned_about(secret_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret_file.chmod(0o400)
     SecretFile("password_file", str(secret_file)).secret()
     assert not caplog.records
@@ -190,3 +187,24 @@ def test_an_unreadable_secret_surfaces_as_itself(login: Login, tmp_path: Path) -
     engine = login.engine(SecretFile("password_file", str(tmp_path / "gone")))
     with pytest.raises(StoreUnavailable, match="cannot read password_file"):
         engine.connect()
+
+
+def test_a_url_without_a_password_leaves_it_to_libpq(login: Login, tmp_path: Path) -> None:
+    passfile = tmp_path / "pgpass"
+    passfile.write_text(f"*:*:*:{login.role}:from-pgpass\n")
+    passfile.chmod(0o600)
+    login.change_password("from-pgpass")
+    store = open_store(f"{login.url.reveal()}?passfile={passfile}", Settings())
+    assert store.schema.version() is None
+    store.close()
+
+
+def test_a_password_in_the_url_is_in_no_error(login: Login) -> None:
+    login.change_password("another")
+    text = login.url.reveal().replace(login.role, f"{login.role}:{SECRET}", 1)
+    store = open_store(text, Settings())
+    with pytest.raises(StoreUnavailable, match="password authentication failed") as refused:
+        store.schema.version()
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+    assert SECRET not in f"{store.url} {store.url!r} {store.settings!r}"
+    store.close()

@@ -13,8 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg2.extensions import parse_dsn
 
-from atomic_celery.errors import ConfigError
+from atomic_celery.config import Settings
+from atomic_celery.errors import ConfigError, StoreUnavailable
+from atomic_celery.store.store import open_store
 from atomic_celery.store.urls import StoreUrl
+from tests.support.daemons import free_port
+from tests.support.postgres import PostgresServer
 
 SECRET = "s3cr3t"
 
@@ -197,21 +201,15 @@ def test_a_sqlite_database_is_a_file(text: str, complaint: str) -> None:
 LOCAL = ["", "localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "[::1]", "[::ffff:127.0.0.1]"]
 
 
-@pytest.mark.parametrize(
-    "host", [*LOCAL, "%2Frun%2Fpostgresql", "@abstract", "localhost,127.0.0.1"]
-)
+@pytest.mark.parametrize("host", [*LOCAL, "%2Frun%2Fpostgresql", "@abstract", "localhost,127.0.0.1"])
 def test_tls_is_not_asked_for_where_no_byte_leaves_the_machine(host: str) -> None:
     said = StoreUrl.parse(f"postgresql://u@{quote(host, safe='%[]:,')}/db")
     assert "sslmode" not in said.connect_parameters(5, environ={})
 
 
-@pytest.mark.parametrize(
-    "host", ["db.example.com", "10.0.0.1", "[2001:db8::1]", "localhost,db", "127.1.example"]
-)
+@pytest.mark.parametrize("host", ["db.example.com", "10.0.0.1", "[2001:db8::1]", "localhost,db", "127.1.example"])
 def test_tls_is_a_must_on_the_way_to_another_machine(host: str) -> None:
-    assert (
-        StoreUrl.parse(f"postgresql://{host}/db").connect_parameters(5, {})["sslmode"] == "require"
-    )
+    assert StoreUrl.parse(f"postgresql://{host}/db").connect_parameters(5, {})["sslmode"] == "require"
 
 
 @pytest.mark.parametrize("sslmode", ["disable", "prefer", "verify-full"])
@@ -267,10 +265,33 @@ def test_the_parameters_open_a_real_connection(postgres_url: str) -> None:
         connection.close()
 
 
+def test_every_way_to_write_where_a_server_is_leads_there(own_postgres: PostgresServer) -> None:
+    closed, port, password = free_port(), own_postgres.port, own_postgres.password
+    [(directory,)] = own_postgres.execute("SHOW unix_socket_directories")
+    socket = quote(directory, safe="")
+    for text in (
+        f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres",
+        f"postgresql://postgres:{password}@/postgres?host={directory}&port={port}",
+        f"postgresql://postgres:{password}@{socket}:{port}/postgres",
+        f"postgresql://postgres:{password}@127.0.0.1:{closed},127.0.0.1:{port}/postgres",
+        f"postgresql://127.0.0.1:{closed},{socket}:{port}/postgres?user=postgres&password={password}",
+        f"postgresql://postgres:{password}@localhost:{port}/?target_session_attrs=read-write",
+    ):
+        for driver in ("psycopg2", "psycopg"):
+            store = open_store(f"atomic+{text}".replace(":", f"+{driver}:", 1), Settings())
+            assert store.schema.version() is None
+            store.close()
+
+
+def test_a_server_without_tls_is_refused_where_tls_is_a_must(postgres_url: str) -> None:
+    store = open_store(f"{postgres_url}?sslmode=require", Settings())
+    with pytest.raises(StoreUnavailable, match="server does not support SSL"):
+        store.schema.version()
+    store.close()
+
+
 def test_a_missing_driver_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(
-        ConfigError, match=r"psycopg is not installed: pip install 'atomic_celery\[psycopg3\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"psycopg is not installed: pip install 'atomic_celery\[psycopg3\]'"):
         StoreUrl.parse("postgresql+psycopg://h/db").require_driver()
     StoreUrl.parse("sqlite:///fleet.db").require_driver()
