@@ -43,7 +43,7 @@ def _running() -> Running | None:
 def _claim_of(task: Any) -> Running | None:
     """Read the claim in the request of the task that Celery says runs here, in whatever pool.
 
-    One that is settled before it starts has none: it continues as a message like any other.
+    One that was settled before it started has none left: it continues as a message like any other.
     """
-    claim = task is not None and task.acks_late and (task.request.properties or {}).get("atomic")
+    claim = task is not None and (task.request.properties or {}).get("atomic")
     return Running(claim["id"], claim["fence"], task.request.id) if claim else None
