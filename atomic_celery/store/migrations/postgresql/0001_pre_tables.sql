@@ -80,7 +80,8 @@ CREATE TABLE atomic_delayed (
 );
 CREATE INDEX atomic_delayed_due ON atomic_delayed (due_ms);
 
--- Half-empty pages and no index but the key: a renewal stays on its page and touches no index.
+-- Pages with room for every row twice and no index but the key: a renewal stays on its page and touches
+-- no index.
 CREATE TABLE atomic_claim (
     message_id     bigint PRIMARY KEY,
     queue_id       bigint NOT NULL,
@@ -94,7 +95,7 @@ CREATE TABLE atomic_claim (
     lease_until_ms bigint NOT NULL,
     successor_id   bigint
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0
 );
@@ -177,3 +178,23 @@ CREATE TABLE atomic_fleet_event (
     root     text,
     detail   text
 );
+
+-- Who leads: one row for each name, kept when nobody does, so that its fence never goes down.
+CREATE TABLE atomic_term (
+    name           text PRIMARY KEY,
+    holder         text NOT NULL,
+    fence          bigint NOT NULL CONSTRAINT atomic_term_fence CHECK (fence > 0),
+    begun_ms       bigint NOT NULL,
+    renewed_ms     bigint NOT NULL,
+    lease_until_ms bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- How far each periodic task has come; written under a term only, a tick together with its message.
+CREATE TABLE atomic_schedule (
+    beat        text NOT NULL,
+    entry       text NOT NULL,
+    fingerprint text NOT NULL,
+    last_run_ms bigint NOT NULL,
+    total_runs  bigint NOT NULL,
+    PRIMARY KEY (beat, entry)
+) WITH (fillfactor = 50);

@@ -154,3 +154,23 @@ CREATE TABLE atomic_fleet_event (
     root     text,
     detail   text
 );
+
+-- Who leads: one row for each name, kept when nobody does, so that its fence never goes down.
+CREATE TABLE atomic_term (
+    name           text PRIMARY KEY,
+    holder         text NOT NULL,
+    fence          integer NOT NULL CONSTRAINT atomic_term_fence CHECK (fence > 0),
+    begun_ms       integer NOT NULL,
+    renewed_ms     integer NOT NULL,
+    lease_until_ms integer NOT NULL
+);
+
+-- How far each periodic task has come; written under a term only, a tick together with its message.
+CREATE TABLE atomic_schedule (
+    beat        text NOT NULL,
+    entry       text NOT NULL,
+    fingerprint text NOT NULL,
+    last_run_ms integer NOT NULL,
+    total_runs  integer NOT NULL,
+    PRIMARY KEY (beat, entry)
+);
