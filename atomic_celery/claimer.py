@@ -245,7 +245,9 @@ class Claimer:
         if rest_s > 0:
             return rest_s
         try:
-            wait_s = self.turn()
+            # A network that swallows everything would hold this thread for ever: no driver gives up by itself.
+            with self._store.deadline(self._settings.statement_timeout_s):
+                wait_s = self.turn()
         except errors.StoreError as error:
             return self._failed(error)
         if self._backoff.succeeded():
