@@ -202,9 +202,10 @@ class Crew:
         link.running, link.room = None, 0
         link.queue.clear()
         link.close()
-        self._replace(link, exitcode)
-        self._listener.on_gone(link, running, unbegun, exitcode)
-        self._listener.on_turn()
+        try:
+            self._listener.on_gone(link, running, unbegun, exitcode)
+        finally:
+            self._replace(link, exitcode)
 
     def _replace(self, link: Link, exitcode: int) -> None:
         if exitcode not in (EX_OK, EX_RECYCLE) and not (link.held or link.leaving):

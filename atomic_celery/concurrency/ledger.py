@@ -96,6 +96,12 @@ class Ledger:
             self.recall(link)
         return self.backlog.clear()
 
+    def take_newest(self, count: int) -> list[Job]:
+        """Take the *count* newest jobs that have not begun out of the pool; oldest first, callbacks not called."""
+        for link in self.crew.links:
+            self.recall(link)
+        return [job for job in list(self.backlog)[-count:] if self.backlog.remove(job)]
+
     def take_back(self, job: Job) -> bool:
         """Take *job* out of the pool, callbacks not called; False when it has begun."""
         if job.state is State.SENT and job.link is not None:

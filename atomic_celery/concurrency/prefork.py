@@ -257,11 +257,7 @@ class TaskPool(BasePool):
     def take_surplus(self) -> list[Job]:
         """Take out the newest jobs that this host will not begin soon, because tasks take longer than they did."""
         surplus = self.backlog() - self._wanted()
-        jobs: list[Job] = []
-        if surplus > 0:
-            backlog = self._ledger.backlog
-            jobs = [job for job in list(backlog)[-surplus:] if backlog.remove(job)]
-        return jobs
+        return self._ledger.take_newest(surplus) if surplus > 0 else []
 
     def _wanted(self) -> int:
         """How many jobs that have not begun the pool should hold."""
