@@ -12,6 +12,9 @@ from typing import Any
 
 from atomic_celery.errors import ConfigError
 
+MISSED = ("skip", "last", "all")
+"""What may become of a periodic task's runs that nobody was there for."""
+
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9._-]{1,63}\Z")
 _LABEL_VALUE_LENGTH = 255
@@ -28,6 +31,7 @@ class Settings:
     lease_s: float = 30.0
     renew_every_s: float = 10.0
     lease_margin_s: float = 1.0
+    term_s: float = 20.0
     report_every_s: float = 5.0
     stale_after_s: float = 15.0
     recover_every_s: float = 2.0
@@ -38,6 +42,8 @@ class Settings:
     shutdown_timeout_s: float | None = None
     idle_exit_ms: int | None = None
     revoked_keep_s: float = 7 * 24 * 3600.0
+    beat_missed: str = "last"
+    beat_name: str | None = None
     slots: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     provider_id: str | None = None
@@ -50,6 +56,11 @@ class Settings:
         problems = list(_problems(self))
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def term_ms(self) -> int:
+        """The term in the database's unit."""
+        return round(self.term_s * 1000)
 
     @property
     def lease_ms(self) -> int:
@@ -67,6 +78,10 @@ def _problems(settings: Settings) -> Iterable[str]:
         yield f"lease must be longer than its margin of {settings.lease_margin_s:g} s, got {settings.lease_s:g}"
     if not 0 < settings.renew_every_s <= settings.lease_s / 3:
         yield f"renew_every must be in (0, lease / 3 = {settings.lease_s / 3:g}], got {settings.renew_every_s:g}"
+    if settings.term_s <= settings.lease_margin_s:
+        yield f"term must be longer than the lease's margin of {settings.lease_margin_s:g} s, got {settings.term_s:g}"
+    if settings.beat_missed not in MISSED:
+        yield f"beat_missed must be one of {', '.join(MISSED)}, got {settings.beat_missed!r}"
     if settings.statement_timeout_s >= settings.lease_s:
         yield f"statement_timeout must be shorter than the lease of {settings.lease_s:g} s"
     if settings.stale_after_s <= settings.report_every_s:

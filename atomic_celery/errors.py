@@ -11,6 +11,7 @@ AtomicError
 │   ├── QueueInUse
 │   └── QueueNotEmpty
 └── LeaseLost
+    └── StaleTerm
 
 Every error survives a pickle, says what, which and what to do, and is raised ``from`` the driver's own.
 """
@@ -85,5 +86,20 @@ class LeaseLost(AtomicError):
         return _rebuild_lease_lost, (self.message_id, self.fence, self.doing, self.reason)
 
 
+class StaleTerm(LeaseLost):
+    """The term is no longer ours: somebody else leads, or nobody does."""
+
+    def __init__(self, term: str, fence: int, *, doing: str, reason: str = "expired") -> None:
+        AtomicError.__init__(self, f"lost the term {term!r} (fence {fence}, {reason}) while {doing}")
+        self.term, self.fence, self.doing, self.reason = term, fence, doing, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_stale_term, (self.term, self.fence, self.doing, self.reason)
+
+
 def _rebuild_lease_lost(message_id: int, fence: int, doing: str, reason: str) -> LeaseLost:
     return LeaseLost(message_id, fence, doing=doing, reason=reason)
+
+
+def _rebuild_stale_term(term: str, fence: int, doing: str, reason: str) -> StaleTerm:
+    return StaleTerm(term, fence, doing=doing, reason=reason)

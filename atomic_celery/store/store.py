@@ -13,7 +13,9 @@ from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
 from atomic_celery.store.reads import Reads
 from atomic_celery.store.revocations import Revocations
+from atomic_celery.store.schedules import Schedules
 from atomic_celery.store.schema import Schema
+from atomic_celery.store.terms import Terms
 from atomic_celery.store.urls import StoreUrl
 
 
@@ -34,10 +36,16 @@ class Store:
         self.events = FleetEvents(database)
         self.revocations = Revocations(database)
         self.reads = Reads(database)
+        self.terms = Terms(database)
+        self.schedules = Schedules(database)
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Run what is inside in one transaction of this thread; inside of another, as part of it."""
-        return self._database.transaction()
+    def transaction(self, name: str = "transaction") -> AbstractContextManager[None]:
+        """Run what is inside in one transaction of this thread; inside of another, as part of it.
+
+        Args:
+            name: What its crash points are called: ``<name>.committing``, ``<name>.committed``.
+        """
+        return self._database.transaction(name)
 
     def deadline(self, timeout_s: float) -> AbstractContextManager[None]:
         """Cut this thread's connection off after *timeout_s*.

@@ -10,6 +10,7 @@ from typing import Any
 from celery.concurrency import get_implementation
 
 from atomic_celery import errors, identity, setup_check
+from atomic_celery.beat.embedded import schedule_here
 from atomic_celery.concurrency.prefork import TaskPool
 from atomic_celery.config import Settings
 from atomic_celery.lines import Lines
@@ -53,6 +54,7 @@ def install(worker: Any) -> None:
     worker.app.steps["consumer"].add(LeaveStep)
     worker.app.conf.broker_connection_max_retries = None  # a database that restarts must not end its workers
     control.install()
+    schedule_here(worker)
 
 
 def _checked(worker: Any) -> Settings:

@@ -1,0 +1,34 @@
+-- How far each periodic task of a beat has come. Every statement that writes is run in a transaction that
+-- holds the beat's term, so one at a time and only by whoever leads.
+
+-- name: load :many
+-- Everything that is known of a beat's entries.
+SELECT entry, fingerprint, last_run_ms, total_runs FROM atomic_schedule WHERE beat = :beat;
+
+-- name: enter :exec
+-- Let entries begin, or begin anew, where they are said to stand.
+INSERT INTO atomic_schedule (beat, entry, fingerprint, last_run_ms, total_runs)
+SELECT :beat, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+       json_extract(value, '$[2]'), json_extract(value, '$[3]')
+  FROM json_each(:entries)
+ WHERE true
+ON CONFLICT (beat, entry) DO UPDATE
+   SET fingerprint = excluded.fingerprint,
+       last_run_ms = excluded.last_run_ms,
+       total_runs = excluded.total_runs;
+
+-- name: forget_others :exec
+-- Forget the entries that the schedule does not have any more.
+DELETE FROM atomic_schedule
+ WHERE beat = :beat
+   AND entry NOT IN (SELECT value FROM json_each(:entries));
+
+-- name: advance :exec
+-- Note a run, or that runs were passed over, if the entry still stands where the caller believes it to.
+UPDATE atomic_schedule
+   SET last_run_ms = :last_run_ms,
+       total_runs = :total_runs
+ WHERE beat = :beat
+   AND entry = :entry
+   AND last_run_ms = :last_run_before_ms
+   AND total_runs = :total_runs_before;
