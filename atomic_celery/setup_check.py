@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,11 +49,16 @@ class Findings:
         return "\n".join(lines)
 
 
-def examine(url_text: str, settings: Settings) -> Findings:
+def examine(url_text: str, settings: Settings, *, create: bool = True) -> Findings:
     """Look at the machine, the credential, the driver and the database of a host.
 
     The database is asked only when nothing before it is wrong, and never for longer than it may take to connect and
     answer once.
+
+    Args:
+        url_text: The database.
+        settings: The host's settings.
+        create: Make the tables of a SQLite database that has none, as the first worker does.
     """
     findings = Findings()
     findings.problems += _containment()
@@ -66,7 +72,7 @@ def examine(url_text: str, settings: Settings) -> Findings:
     shared_file = list(_network_file(url))
     findings.problems += missing_driver + shared_file
     if not findings.problems:
-        findings.problems += _database(url_text, url, settings)
+        findings.problems += _database(url_text, url, settings, create=create)
     return findings
 
 
@@ -131,15 +137,11 @@ def _unescaped(mount_point: str) -> str:
     return mount_point.encode().decode("unicode_escape") if "\\" in mount_point else mount_point
 
 
-def _database(url_text: str, url: StoreUrl, settings: Settings) -> Iterator[Problem]:
+def _database(url_text: str, url: StoreUrl, settings: Settings, *, create: bool) -> Iterator[Problem]:
     try:
-        store = open_store(url_text, settings, create=True)
-    except errors.StoreError as error:
-        yield Problem(f"the database {url} cannot be used: {error}", "make its directory writable")
-        return
-    try:
-        with store.deadline(settings.connect_timeout_s + settings.statement_timeout_s):
-            store.schema.require()
+        with closing(open_store(url_text, settings, create=create)) as store:
+            with store.deadline(settings.connect_timeout_s + settings.statement_timeout_s):
+                store.schema.require()
     except errors.SchemaMismatch as error:
         yield Problem(str(error), "see the command in the message; every host has to understand the tables")
     except errors.ConfigError as error:
@@ -149,5 +151,3 @@ def _database(url_text: str, url: StoreUrl, settings: Settings) -> Iterator[Prob
             f"the database {url} cannot be used: {error}",
             "check that it runs, that this machine reaches it, and that the credential is right",
         )
-    finally:
-        store.close()

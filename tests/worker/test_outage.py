@@ -1,0 +1,109 @@
+"""The database is away for a while: the worker goes on, within what its leases allow."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.workers import Fleet
+from tests.worker.test_losing import gone
+
+
+@pytest.fixture
+def proxied(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
+    """A fleet whose workers reach the database through a network that can be broken."""
+    parts = urlsplit(postgres_url)
+    with Proxy(str(parts.hostname), int(parts.port or 5432)) as proxy:
+        with closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet:
+            yield fleet, proxy
+
+
+def test_an_outage_is_said_with_doubling_waits_and_its_end_too(proxied: tuple[Fleet, Proxy]) -> None:
+    fleet, proxy = proxied
+    worker = fleet.worker().start()
+    worker.wait_line("ready")
+    proxy.drop()
+    for failures, retry_in_ms in ((1, 1000), (2, 2000), (3, 4000)):
+        worker.wait_line("degraded", failures=failures, retry_in_ms=retry_in_ms)
+    proxy.restore()
+    worker.wait_line("recovered")
+    fleet.send("note", "after")
+    assert fleet.wait_done(1) == ["after"]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["drop", "blackhole"])
+def test_an_outage_shorter_than_the_lease_costs_no_task(proxied: tuple[Fleet, Proxy], how: str) -> None:
+    fleet, proxy = proxied
+    worker = fleet.worker(env={"ATOMIC_LEASE": "20", "ATOMIC_RENEW_EVERY": "1"}).start()
+    result = fleet.send("gate", "g", str(fleet.directory))
+    fleet.gate("g")
+    getattr(proxy, how)()
+    worker.wait_line("degraded")
+    fleet.open_gate("g")
+    assert fleet.wait_done(1) == ["g"]
+    proxy.restore()
+    worker.wait_line("released", child=result.id, outcome="succeeded")
+    fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
+    assert not worker.events("lost")
+    assert fleet.ledger.rows() == ["g"]
+
+
+def test_a_lease_that_cannot_be_confirmed_ends_its_child_and_the_worker_lives_on(
+    proxied: tuple[Fleet, Proxy],
+) -> None:
+    fleet, proxy = proxied
+    cut_off = fleet.worker("cut-off").start()
+    fleet.send("gate", "g", str(fleet.directory))
+    child = fleet.gate("g")
+    proxy.blackhole()
+    fleet.wait_until(lambda: gone(child), what="the child ends at its own fence")
+    cut_off.wait_line("lost", reason="expired")
+    assert not list(fleet.directory.glob("g.begun.2")), "nobody has it before the fence of the first was over"
+    other = Fleet.worker(fleet, "other", env={"TEST_BROKER": fleet.url}).start()
+    other.wait_line("claimed", fence=2)
+    proxy.restore()
+    cut_off.wait_line("recovered")
+    fleet.open_gate("g")
+    assert fleet.wait_done(1) == ["g"]
+    cut_off.signal(signal.SIGTERM)
+    assert cut_off.wait() == 0
+
+
+def test_a_restarted_database_ends_no_worker_and_loses_no_task(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    with closing(Fleet(own_postgres.create_database(), tmp_path)) as fleet:
+        worker = fleet.worker(slots=2, env={"ATOMIC_LEASE": "30", "ATOMIC_RENEW_EVERY": "5"}).start()
+        for name in ("a", "b"):
+            fleet.send("gate", name, str(fleet.directory))
+        for name in ("a", "b"):
+            fleet.gate(name)
+        own_postgres.restart()
+        for name in ("a", "b"):
+            fleet.open_gate(name)
+        fleet.send("note", "c")
+        assert sorted(fleet.wait_done(3)) == ["a", "b", "c"]
+        fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert sorted(fleet.ledger.rows()) == ["a", "b", "c"]
+
+
+def test_the_second_signal_ends_a_worker_whose_database_is_away(proxied: tuple[Fleet, Proxy]) -> None:
+    fleet, proxy = proxied
+    worker = fleet.worker(env={"ATOMIC_LEASE": "30", "ATOMIC_RENEW_EVERY": "10"}).start()
+    fleet.send("gate", "g", str(fleet.directory))
+    child = fleet.gate("g")
+    proxy.blackhole()
+    worker.signal(signal.SIGTERM)
+    worker.wait_line("draining")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15) == 2
+    fleet.wait_until(lambda: gone(child), what="the child is dead")

@@ -1,0 +1,161 @@
+"""What keeps a worker from starting is said all at once, each with its fix; and what its options mean."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from atomic_celery import setup_check
+from atomic_celery.config import Settings
+from atomic_celery.store import open_store
+from tests.support.postgres import free_port
+from tests.support.workers import Fleet
+
+
+def said(text: str, settings: Settings | None = None) -> str:
+    """Return what a worker says of its set-up."""
+    return setup_check.examine(text, settings or Settings()).text()
+
+
+def test_a_good_setup_has_no_problem(broker_url: str) -> None:
+    if "postgresql" in broker_url:
+        with closing(open_store(broker_url, Settings())) as store:
+            store.schema.migrate()
+    assert said(broker_url) == ""
+
+
+def test_missing_tables_are_named_with_the_command(postgres_url: str) -> None:
+    assert "atomic migrate" in said(f"atomic+{postgres_url}")
+
+
+def test_tables_of_a_newer_release_are_refused(broker_url: str) -> None:
+    with closing(open_store(broker_url, Settings())) as store:
+        store.schema.migrate()
+        store.schema._exec("note", name="schema_version", number=99)
+        store.schema._exec("note", name="schema_floor", number=99)
+    assert "upgrade atomic_celery on this machine" in said(broker_url)
+
+
+def test_an_unreachable_database_is_named_without_its_password() -> None:
+    text = said(f"atomic+postgresql://me:secret@127.0.0.1:{free_port()}/db")
+    assert "cannot be used" in text
+    assert "secret" not in text
+
+
+def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = said("atomic+postgresql+psycopg://me@127.0.0.1/db")
+    assert "psycopg is not installed" in text
+    assert "pip install 'atomic_celery[psycopg3]'" in text
+
+
+def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+    settings = Settings(password_file=str(tmp_path / "absent"))
+    text = said("atomic+mysql://host/db", settings)
+    assert text.startswith(setup_check.HEADLINE)
+    assert "absent" in text
+    assert "no database is called 'mysql'" in text
+    assert text.count("fix: ") == 2
+
+
+def test_a_credential_that_others_can_read_is_warned_of_and_accepted(tmp_path: Path, postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    password = tmp_path / "password"
+    password.write_text(parts.password or "")
+    password.chmod(0o644)
+    url = f"atomic+postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+    settings = Settings(password_file=str(password))
+    with closing(open_store(url, settings)) as store:
+        store.schema.migrate()
+    findings = setup_check.examine(url, settings)
+    assert findings.warnings == [f"other users can read the password-file {password}: chmod 600 {password}"]
+    assert not findings.problems
+    password.chmod(0o600)
+    assert not setup_check.examine(url, settings).warnings
+
+
+def test_a_credential_for_a_file_is_a_problem(tmp_path: Path, sqlite_url: str) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
+    text = said(f"atomic+{sqlite_url}", Settings(password_file=str(password)))
+    assert "takes no password" in text
+    assert "secret" not in text
+
+
+def test_an_empty_credential_is_a_problem(tmp_path: Path, broker_url: str) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    assert "is empty" in said(broker_url, Settings(token_file=str(token)))
+
+
+def test_the_file_system_is_the_one_mounted_closest(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    shared = tmp_path / "a b"
+    shared.mkdir()
+    escaped = str(shared).replace(" ", "\\040")
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\nserver:/y {escaped} cifs rw 0 0\n")
+    assert setup_check.file_system_of(Path("/var/x.db"), mounts) == "ext4"
+    assert setup_check.file_system_of(tmp_path / "x.db", mounts) == "nfs4"
+    assert setup_check.file_system_of(shared / "x.db", mounts) == "cifs"
+    assert setup_check.file_system_of(tmp_path, tmp_path / "absent") is None
+
+
+def test_sqlite_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_check, "file_system_of", lambda path: "nfs4")
+    assert "network file system (nfs4)" in said(f"atomic+sqlite:///{tmp_path}/x.db")
+
+
+def test_a_worker_whose_setup_is_incomplete_exits_1_and_says_why(fleet: Fleet) -> None:
+    options = ("--prefix", "Wrong", "--label", "no-equals-sign")
+    worker = fleet.worker(options=options).start()
+    assert worker.wait() == 1
+    assert setup_check.HEADLINE in worker.log
+    assert "fix: " in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_a_worker_without_tables_exits_1(postgres_url: str, tmp_path: Path) -> None:
+    with closing(Fleet(postgres_url, tmp_path)) as fleet:
+        worker = fleet.worker(options=("--prefix", "elsewhere")).start()
+        assert worker.wait() == 1
+        assert "there are no elsewhere_ tables" in worker.log
+
+
+def test_options_reach_the_list_of_hosts(fleet: Fleet) -> None:
+    options = ("--slots", "3", "--label", "zone=a,b", "--label", "kind=gpu", "--provider-id", "vm-1")
+    worker = fleet.worker(options=options).start()
+    ready = worker.wait_line("ready")
+    assert (ready["slots"], ready["instance"]) == ("3", "vm-1")
+    fleet.wait_until(lambda: fleet.store.hosts.list()[0].queues, what="a report")
+    [host] = fleet.store.hosts.list()
+    assert (host.id, host.slots, host.provider_id) == (ready["host"], 3, "vm-1")
+    assert host.labels == {"zone": "a,b", "kind": "gpu"}
+    assert list(host.queues) == ["celery"]
+    assert host.versions["celery"]
+    assert host.pid == worker.pid
+
+
+def test_environment_and_settings_do_what_the_options_do(database_url: str, tmp_path: Path) -> None:
+    conf = {"atomic_provider_id": "from-conf", "atomic_labels": {"a": "b"}}
+    with closing(Fleet(database_url, tmp_path, conf=conf, settings={"ATOMIC_LABELS": "c=d"})) as fleet:
+        fleet.worker().start().wait_line("ready")
+        [host] = fleet.store.hosts.list()
+        assert (host.provider_id, host.labels) == ("from-conf", {"c": "d"})
+
+
+def test_json_lines_are_all_that_stands_on_stdout(fleet: Fleet) -> None:
+    worker = fleet.worker(options=("--json", "--idle-exit", "300")).start()
+    assert worker.wait() == 0
+    events = [json.loads(line) for line in worker.lines]
+    assert [event["event"] for event in events] == ["ready", "draining", "drained"]
+    assert all(event["at"] for event in events)
+
+
+def test_without_a_number_half_the_processors_are_slots(fleet: Fleet) -> None:
+    worker = fleet.worker(slots=0).start()
+    assert int(worker.wait_line("ready")["slots"]) == max(1, min((os.cpu_count() or 2) // 2, 16))
