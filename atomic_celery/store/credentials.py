@@ -71,9 +71,7 @@ class SecretFile:
                 secret = file.read().strip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise errors.StoreUnavailable(
-                f"cannot read {self._setting} {self._path}: {why}"
-            ) from None
+            raise errors.StoreUnavailable(f"cannot read {self._setting} {self._path}: {why}") from None
         if not secret or "\n" in secret or "\0" in secret:
             fault = "holds more than one line" if secret else "is empty"
             raise errors.StoreUnavailable(
@@ -104,16 +102,12 @@ def choose(url: StoreUrl, settings: Settings) -> Credential:
         ConfigError: They name more than one, or one for a database that takes none.
     """
     files = [
-        SecretFile(setting, path)
-        for setting in ("password_file", "token_file")
-        if (path := getattr(settings, setting))
+        SecretFile(setting, path) for setting in ("password_file", "token_file") if (path := getattr(settings, setting))
     ]
     if files and url.dialect == "sqlite":
         raise errors.ConfigError(f"{files[0]!r}: a SQLite file takes no password")
     if len(files) + (url.password is not None) > 1:
-        named = " and ".join(
-            [*map(repr, files), *(["the URL"] if url.password is not None else [])]
-        )
+        named = " and ".join([*map(repr, files), *(["the URL"] if url.password is not None else [])])
         raise errors.ConfigError(f"a password comes from {named}; keep exactly one of them")
     return files[0] if files else UrlPassword(url)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from atomic_celery import errors
 from atomic_celery.store.connection import Row
-from atomic_celery.store.database import Noun
+from atomic_celery.store.database import Database, Noun
 
 SIZE_BOUND = 100_000
 """Where `Queues.size` stops counting."""
@@ -69,6 +69,10 @@ class Queues(Noun):
     """The verbs of queues. Each is one statement, or a transaction where it says so."""
 
     noun = "queues"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._unused: dict[int, int] = {}  # queue id -> used_ms, as the last `expire` saw it
 
     def declare(self, spec: QueueSpec) -> Queue:
         """Make sure that a queue exists, and return it as it is.
@@ -159,17 +163,22 @@ class Queues(Noun):
         """Delete the perishable queues that nobody has used for their time, with their messages.
 
         A queue's time is its `expires_ms`; of one that is exclusive or deletes itself it is
-        `ABANDONED_MS`, because whoever consumed it died without a word.
+        `ABANDONED_MS`, because whoever consumed it died without a word. It goes when this call and
+        the one before, some seconds ago, found it unused: who has just been woken, or was cut off
+        from the database like everybody, has not touched it yet.
 
         Atomicity: one transaction; nothing is written when there is nothing to do.
 
         Returns:
             The names of those that were deleted; may be empty.
         """
-        if not self._many("expired", abandoned_ms=ABANDONED_MS):
+        unused = {row[0]: row[1] for row in self._many("expired", abandoned_ms=ABANDONED_MS)}
+        doomed = [queue_id for queue_id, used_ms in unused.items() if self._unused.get(queue_id) == used_ms]
+        self._unused = unused
+        if not doomed:
             return []
         with self._database.transaction("queues.expire"):
-            held = self._many("hold_expired", abandoned_ms=ABANDONED_MS)
+            held = self._many("hold_expired", abandoned_ms=ABANDONED_MS, queue_ids=doomed)
             if held:
                 self._remove([queue_id for queue_id, _ in held])
         return [name for _, name in held]

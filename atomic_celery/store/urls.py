@@ -86,9 +86,7 @@ _LIBPQ = frozenset(
         "user",
     }
 )
-_SECRETS = frozenset(
-    {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
-)
+_SECRETS = frozenset({"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"})
 _SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")  # weakest first
 _MASK = "***"
 
@@ -123,10 +121,7 @@ class StoreUrl:
         """
         scheme, separator, rest = text.strip().partition("://")
         if not re.fullmatch(r"[A-Za-z0-9+.-]{1,40}", scheme) or not separator:
-            raise ConfigError(
-                "a database URL looks like atomic+postgresql://user@host/dbname "
-                "or atomic+sqlite:///path"
-            )
+            raise ConfigError("a database URL looks like atomic+postgresql://user@host/dbname or atomic+sqlite:///path")
         dialect, driver = _parse_scheme(scheme)
         if dialect == "sqlite":
             return cls(dialect, driver, path=_parse_path(rest))
@@ -141,9 +136,7 @@ class StoreUrl:
         """Return what an engine needs to know, and nothing secret: the rest is in each connect."""
         return sqlalchemy.URL.create(f"{self.dialect}+{self.driver}", database=self.path)
 
-    def connect_parameters(
-        self, connect_timeout_s: float, environ: Mapping[str, str] = os.environ
-    ) -> dict[str, str]:
+    def connect_parameters(self, connect_timeout_s: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return libpq's parameters for one PostgreSQL connection, all but the password.
 
         What the URL says wins. Beyond it: bounds in time, and TLS where bytes leave the machine.
@@ -164,8 +157,7 @@ class StoreUrl:
         extra = _EXTRAS.get(self.driver)
         if extra and importlib.util.find_spec(self.driver) is None:
             raise ConfigError(
-                f"the database driver {self.driver} is not installed: "
-                f"pip install 'atomic_celery[{extra}]'"
+                f"the database driver {self.driver} is not installed: pip install 'atomic_celery[{extra}]'"
             )
 
     def reveal(self) -> str:
@@ -213,9 +205,7 @@ def _parse_path(rest: str) -> str:
     if question:
         raise ConfigError("a SQLite URL takes no parameters; write a ? in a file name as %3F")
     if body and not body.startswith("/"):
-        raise ConfigError(
-            "a SQLite URL has no host: sqlite:///relative.db or sqlite:////absolute.db"
-        )
+        raise ConfigError("a SQLite URL has no host: sqlite:///relative.db or sqlite:////absolute.db")
     path = _decode(body[1:], "the path")
     if path in ("", ":memory:") or path.startswith("file:"):
         raise ConfigError(
@@ -232,9 +222,7 @@ def _parse_libpq(rest: str) -> dict[str, str]:
     location, _, query = place.partition("?")
     authority, _, database = location.partition("/")
     if "@" in location:
-        raise ConfigError(
-            "an @ too many: inside a user, a password or a name it is written %40 (and a / %2F)"
-        )
+        raise ConfigError("an @ too many: inside a user, a password or a name it is written %40 (and a / %2F)")
     user, _, password = login.partition(":") if at else ("", "", "")
     said = {
         "user": _decode(user, "the user"),
@@ -314,9 +302,7 @@ def _unknown_parameter(name: str) -> str:
 def _check(said: Mapping[str, str]) -> None:
     ports = said.get("port", "").split(",")
     if not all(map(_is_port, filter(None, ports))):
-        raise ConfigError(
-            "a port is a number from 1 to 65535; in a password : / @ are written %3A %2F %40"
-        )
+        raise ConfigError("a port is a number from 1 to 65535; in a password : / @ are written %3A %2F %40")
     hosts = said.get("host", "").split(",")
     if len(ports) not in (1, len(hosts)):
         raise ConfigError(f"{len(hosts)} hosts but {len(ports)} ports: give one port, or one each")

@@ -36,19 +36,20 @@ SELECT id
  WHERE id IN (SELECT value::bigint FROM json_array_elements_text(:queue_ids::json));
 
 -- name: expired :many
--- Queues that nobody has used for as long as they may live without. A sleeping consumer uses them.
-SELECT q.id, q.name
+-- Queues that nobody has used for as long as they may live without, and since when.
+-- A consumer that sleeps over a queue uses it.
+SELECT q.id, q.used_ms
   FROM atomic_queue AS q
  WHERE (q.used_ms + q.expires_ms <= {now_ms}
         OR ((q.exclusive_to IS NOT NULL OR q.auto_delete) AND q.used_ms + :abandoned_ms <= {now_ms}))
-   AND NOT EXISTS (SELECT 1 FROM atomic_waiter AS w WHERE w.queue_id = q.id AND w.until_ms > {now_ms})
- ORDER BY q.id;
+   AND NOT EXISTS (SELECT 1 FROM atomic_waiter AS w WHERE w.queue_id = q.id AND w.until_ms > {now_ms});
 
 -- name: hold_expired :many
--- The same, held against being touched until this transaction ends; those in use now are left out.
+-- The same among these, held against being touched until this transaction ends; those in use now are left out.
 SELECT q.id, q.name
   FROM atomic_queue AS q
- WHERE (q.used_ms + q.expires_ms <= {now_ms}
+ WHERE q.id IN (SELECT value::bigint FROM json_array_elements_text(:queue_ids::json))
+   AND (q.used_ms + q.expires_ms <= {now_ms}
         OR ((q.exclusive_to IS NOT NULL OR q.auto_delete) AND q.used_ms + :abandoned_ms <= {now_ms}))
    AND NOT EXISTS (SELECT 1 FROM atomic_waiter AS w WHERE w.queue_id = q.id AND w.until_ms > {now_ms})
  ORDER BY q.id

@@ -28,19 +28,19 @@ UPDATE atomic_queue
 RETURNING id;
 
 -- name: expired :many
--- Queues that nobody has used for as long as they may live without.
-SELECT id, name
+-- Queues that nobody has used for as long as they may live without, and since when.
+SELECT id, used_ms
   FROM atomic_queue
  WHERE used_ms + expires_ms <= {now_ms}
-    OR ((exclusive_to IS NOT NULL OR auto_delete) AND used_ms + :abandoned_ms <= {now_ms})
- ORDER BY id;
+    OR ((exclusive_to IS NOT NULL OR auto_delete) AND used_ms + :abandoned_ms <= {now_ms});
 
 -- name: hold_expired :many
--- The same; the transaction holds the write lock already.
+-- The same among these; the transaction holds the write lock already.
 SELECT id, name
   FROM atomic_queue
- WHERE used_ms + expires_ms <= {now_ms}
-    OR ((exclusive_to IS NOT NULL OR auto_delete) AND used_ms + :abandoned_ms <= {now_ms})
+ WHERE id IN (SELECT value FROM json_each(:queue_ids))
+   AND (used_ms + expires_ms <= {now_ms}
+        OR ((exclusive_to IS NOT NULL OR auto_delete) AND used_ms + :abandoned_ms <= {now_ms}))
  ORDER BY id;
 
 -- name: hold :one
