@@ -1,6 +1,6 @@
 """Everything that is wrong with a fleet's shared store, all at once, each with how to mend it.
 
-Changes nothing but the one probing write of `status.probe_write`.
+Changes nothing but the one probing write of `trouble.probe_write`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from atomic_celery import clock, errors, setup_check, status, tables
+from atomic_celery import clock, errors, setup_check, status, tables, trouble
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 from atomic_celery.store.store import Store
@@ -54,7 +54,7 @@ def examine(url: str, settings: Settings) -> Checkup:
     """Examine the set-up of this machine, then the database. Never raises for what it looks for."""
     values = dataclasses.asdict(settings).items()
     checkup = Checkup(settings={f"atomic_{name.removesuffix('_s')}": value for name, value in values})
-    setup = setup_check.examine(url, settings)
+    setup = setup_check.examine(url, settings, create=False)
     checkup.findings += [Finding("error", problem.what, problem.fix) for problem in setup.problems]
     checkup.findings += [
         Finding("warning", warning, "other users of this machine could read the credential")
@@ -100,10 +100,10 @@ def _examine_store(store: Store, checkup: Checkup) -> None:
 def _look(check: Callable[[Store, Checkup], Iterator[Finding]], store: Store, checkup: Checkup) -> bool:
     """Run one check; False if the store is in trouble, so that the others would only wait."""
     try:
-        with status.bounded(store):
+        with trouble.bounded(store):
             checkup.findings += check(store, checkup)
-    except status.StoreTrouble as trouble:
-        checkup.findings.append(Finding("error", f"{trouble.headline}: {trouble.why}", trouble.hint))
+    except trouble.StoreTrouble as found:
+        checkup.findings.append(Finding("error", f"{found.headline}: {found.why}", found.hint))
         return False
     except errors.StoreError as error:  # what may not be looked at hides nothing else
         checkup.findings.append(Finding("warning", f"could not look: {error}", "grant the database user the right"))
@@ -122,9 +122,9 @@ def _basics(store: Store, checkup: Checkup) -> Iterator[Finding]:
             "run: celery -A <your project> atomic migrate, once every host runs this release",
         )
     try:
-        status.probe_write(store)
-    except status.StoreTrouble as trouble:
-        yield Finding("error", f"{trouble.headline}: {trouble.why}", trouble.hint)
+        trouble.probe_write(store)
+    except trouble.StoreTrouble as found:
+        yield Finding("error", f"{found.headline}: {found.why}", found.hint)
 
 
 def _clocks(store: Store, checkup: Checkup) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atomic_celery.store.fleet_events import Kind
     from atomic_celery.store.store import Store
 
-_BATCH = 500
+BATCH = 500
 _NAMED_IN_EVENT = 20
 
 
@@ -116,9 +116,9 @@ def _each_batch(
 ) -> Done:
     asked = list(dict.fromkeys(ids))
     done: set[int] = set()
-    for start in range(0, len(asked), _BATCH):
+    for start in range(0, len(asked), BATCH):
         with store.transaction():
-            reached = act(asked[start : start + _BATCH])
+            reached = act(asked[start : start + BATCH])
             if reached:
                 named = sorted(reached)[:_NAMED_IN_EVENT]
                 store.events.record(kind, detail={**detail, "count": len(reached), "ids": named})

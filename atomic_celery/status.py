@@ -1,17 +1,16 @@
 """The fleet at one moment: what every host does, how full every queue is, and whether the database is well.
 
-`read` never waits on a database in trouble: it raises `StoreTrouble`, which says what is wrong and what to try.
+`read` never waits on a database in trouble: it raises `trouble.StoreTrouble`, which says what is wrong and what to try.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from atomic_celery import clock, errors, tables
+from atomic_celery import tables, trouble
 from atomic_celery.store.reads import COUNT_BOUND
 
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from atomic_celery.store.reads import Depth
     from atomic_celery.store.store import Store
 
-READ_LIMIT_S = 5.0
-"""How long a database may take to show everything."""
-WRITE_LIMIT_S = 2.0
-"""How long it may take to commit a write that changes nothing."""
-
-Trouble = Literal["degraded", "unknown"]
 State = Literal["busy", "idle", "draining", "degraded", "stale"]
 STATES: tuple[State, ...] = get_args(State)
 SERVING: frozenset[State] = frozenset({"busy", "idle", "degraded"})
@@ -37,36 +30,6 @@ _TONES: Mapping[State, tables.Tone] = {
     "degraded": "bad",
     "stale": "bad",
 }
-_ROUNDING_S = 1.0  # a driver rounds its own timeouts down to whole seconds
-_NO_ANSWER = (
-    "the database accepts connections and does not answer; look at the server's load, its disk, and sessions that "
-    "wait for locks (pg_stat_activity), or at a proxy between here and there"
-)
-_NO_WRITE = (
-    "reads work and writes do not commit; look for a session that holds locks (pg_locks), a full disk, "
-    "a read-only standby, or a synchronous standby that is gone"
-)
-_NO_CONNECTION = (
-    "check that the server runs, the URL in broker_url, the network between here and there, and the credentials"
-)
-
-
-class StoreTrouble(errors.StoreError):
-    """The shared store cannot be relied on now: *degraded* answers badly, *unknown* cannot be asked."""
-
-    transient = True
-
-    def __init__(self, trouble: Trouble, why: str, hint: str) -> None:
-        super().__init__(f"shared store {trouble}: {why}; {hint}")
-        self.trouble, self.why, self.hint = trouble, why, hint
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.trouble, self.why, self.hint)
-
-    @property
-    def headline(self) -> str:
-        """The words that monitoring looks for."""
-        return f"shared store {self.trouble}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,53 +95,20 @@ class FleetStatus:
     """Every drain, also those whose instance has no host now."""
 
 
-@contextmanager
-def bounded(store: Store, limit_s: float = READ_LIMIT_S) -> Iterator[None]:
-    """Let what is inside ask the store for at most *limit_s*.
-
-    Raises:
-        StoreTrouble: It could not be reached (unknown), did not answer in time or was too busy (degraded).
-    """
-    began_s = clock.monotonic_s()
-    try:
-        with store.deadline(limit_s):
-            yield
-    except errors.StoreBusy as error:
-        raise StoreTrouble("degraded", str(error), _NO_WRITE) from error
-    except errors.StoreUnavailable as error:
-        # A hung server and a refusing one end in the same error; what tells them apart is the waiting.
-        if clock.monotonic_s() - began_s < limit_s - _ROUNDING_S:
-            raise StoreTrouble("unknown", str(error), _NO_CONNECTION) from error
-        raise StoreTrouble("degraded", str(error), _NO_ANSWER) from error
-
-
 def read(store: Store) -> FleetStatus:
     """Read everything and try one write.
 
     Raises:
-        StoreTrouble: The database is in trouble; found within about `READ_LIMIT_S`, or `WRITE_LIMIT_S` for writes.
+        StoreTrouble: The database is in trouble; said within about `trouble.READ_LIMIT_S`.
         SchemaMismatch: There is nothing to read, or it is another release's.
     """
-    with bounded(store):
+    with trouble.bounded(store):
         store.schema.require()
         now_ms = store.now_ms()
         hosts, drains, depths = store.hosts.list(), store.hosts.drains(), store.reads.depths()
         version = store.schema.version()
-    probe_write(store)
+    trouble.probe_write(store)
     return compose(now_ms, hosts, drains, depths, store=store, version=version)
-
-
-def probe_write(store: Store) -> None:
-    """Commit a write that changes nothing.
-
-    Raises:
-        StoreTrouble: It failed, or took longer than `WRITE_LIMIT_S`.
-    """
-    try:
-        with store.deadline(WRITE_LIMIT_S):
-            store.reads.probe_write()
-    except (errors.StoreBusy, errors.StoreUnavailable) as error:
-        raise StoreTrouble("degraded", f"a write that changes nothing did not commit: {error}", _NO_WRITE) from error
 
 
 def compose(

@@ -10,11 +10,27 @@ import click
 from celery.bin.base import handle_preload_options
 
 from atomic_celery import _register
-from atomic_celery.cli import doctor, events, hosts, messages, queues, schema, session, status
-from atomic_celery.cli.group import Group
+from atomic_celery.cli import session
+from atomic_celery.cli.group import LazyGroup
+
+_MODULES = {
+    "doctor": "doctor",
+    "drain": "hosts",
+    "events": "events",
+    "hosts": "hosts",
+    "messages": "messages",
+    "migrate": "schema",
+    "queues": "queues",
+    "status": "status",
+    "undrain": "hosts",
+}
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    modules={command: f"{__name__}.{module}" for command, module in _MODULES.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--prefix", metavar="PREFIX", help="Prefix of the tables (default: atomic).")
 @click.option("--password-file", type=click.Path(), help="File with the database password.")
 @click.option("--token-file", type=click.Path(), help="File with a password that changes.")
@@ -29,20 +45,6 @@ def atomic(
     64 the command was used wrongly.
     """
     session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file})
-
-
-for _command in (
-    doctor.doctor,
-    events.events,
-    hosts.drain,
-    hosts.hosts,
-    hosts.undrain,
-    messages.messages,
-    queues.queues,
-    schema.migrate,
-    status.status,
-):
-    atomic.add_command(_command)
 
 
 def _extend_celery_worker() -> None:

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 
 import click
 
-from atomic_celery import clock, tables
-from atomic_celery import status as fleet
+from atomic_celery import clock, tables, trouble
 from atomic_celery.cli.session import Session, command
 from atomic_celery.store.fleet_events import KEPT, KINDS, FleetEvent, Kind
 
@@ -43,7 +42,7 @@ def _batches(session: Session, kind: Kind | None, past: Sequence[FleetEvent]) ->
 
 
 def _recorded(session: Session, kind: Kind | None, limit: int) -> list[FleetEvent]:
-    with fleet.bounded(session.store):
+    with trouble.bounded(session.store):
         return session.store.events.list(kind=kind, limit=limit)[::-1]
 
 

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Mapping
 from typing import IO, Any
 
 import click
 from click_didyoumean import DYMMixin  # type: ignore[import-untyped]
 
-from atomic_celery import errors, status
+from atomic_celery import errors, trouble
 from atomic_celery.cli.session import session_of
 
 EXIT_FAILED = 1
@@ -32,14 +34,14 @@ class Failed(click.ClickException):
         click.echo(self._document() if self._as_json else self._prose(), file=file, err=True)
 
     def _prose(self) -> str:
-        if isinstance(self._error, status.StoreTrouble):
-            trouble = self._error
-            return f"{trouble.headline}\n  why:  {trouble.why}\n  hint: {trouble.hint}"
+        if isinstance(self._error, trouble.StoreTrouble):
+            error = self._error
+            return f"{error.headline}\n  why:  {error.why}\n  hint: {error.hint}"
         return f"Error: {self._error}"
 
     def _document(self) -> str:
         error = self._error
-        if isinstance(error, status.StoreTrouble):
+        if isinstance(error, trouble.StoreTrouble):
             facts = {"error": error.headline, "why": error.why, "hint": error.hint}
         else:
             facts = {"error": str(error), "kind": type(error).__name__}
@@ -66,3 +68,26 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]
             raise
         except errors.AtomicError as error:
             raise Failed(error, as_json=session_of(ctx).output.as_json) from error
+
+
+class LazyGroup(Group):
+    """A group that imports a command's module when the command is asked for.
+
+    Celery imports this package with its own command line, whatever the broker is; SQLAlchemy need not come along.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands."""
+        return sorted([*super().list_commands(ctx), *self._modules])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(self._modules[cmd_name])
+        command: click.Command = getattr(module, cmd_name)
+        return command

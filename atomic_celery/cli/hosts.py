@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from atomic_celery import operations
+from atomic_celery import operations, trouble
 from atomic_celery import status as fleet
 from atomic_celery.cli.session import Session, command
 
@@ -31,7 +31,7 @@ def drain(session: Session, target: str, reason: str) -> None:
     TARGET is a host's id or name, or the instance (provider id) it runs on. From the moment this command returns
     the host claims nothing, even if it has not heard of the drain yet.
     """
-    with fleet.bounded(session.store):
+    with trouble.bounded(session.store):
         done = operations.drain(session.store, target, reason=reason, asked_by=operations.asker())
     _say(session, done, "drained", "was drained already")
 
@@ -41,7 +41,7 @@ def drain(session: Session, target: str, reason: str) -> None:
 @command
 def undrain(session: Session, target: str) -> None:
     """Take a drain back: hosts of that instance that are still there, or come back, take messages again."""
-    with fleet.bounded(session.store):
+    with trouble.bounded(session.store):
         done = operations.undrain(session.store, target, asked_by=operations.asker())
     _say(session, done, "drain lifted", "was not drained")
 

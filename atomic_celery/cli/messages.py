@@ -6,18 +6,20 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import Any, get_args
 
 import click
 
-from atomic_celery import operations, payload, tables
-from atomic_celery import status as fleet
+from atomic_celery import operations, payload, tables, trouble
 from atomic_celery.cli.group import EXIT_FAILED, Group
 from atomic_celery.cli.session import Command, Session, command
 from atomic_celery.store.reads import Filter, MessageView, State
 
 _PAGE = 500
+_SEARCH_LIMIT_S = 9.0  # below statement_timeout, or the database would speak first
+_NARROW = "narrow the search with --state, --queue or --limit; if that hangs too, see: celery atomic status"
 _TONES: dict[str, tables.Tone] = {"ready": "", "delayed": "faint", "running": "good", "dead": "bad"}
 _FILTERS = (
     click.option("--queue", metavar="NAME", help="Only messages of this queue."),
@@ -53,7 +55,7 @@ def messages() -> None:
 @command
 def list_(session: Session, which: Filter, limit: int, before: int | None) -> None:
     """List unfinished messages, the newest first."""
-    with fleet.bounded(session.store):
+    with _searching(session):
         now_ms = session.store.now_ms()
         seen = session.store.reads.messages(which, before=before, limit=limit)
     if session.output.as_json:
@@ -73,7 +75,7 @@ def show(session: Session, names: Sequence[str]) -> None:
     """
     missing: list[str] = []
     ids = _ids(session, names, missing)
-    with fleet.bounded(session.store):
+    with trouble.bounded(session.store):
         found = {message_id: _shown(session, message_id) for message_id in ids}
     missing += [str(message_id) for message_id, shown in found.items() if shown is None]
     there = [shown for shown in found.values() if shown is not None]
@@ -129,6 +131,11 @@ def delete(session: Session, names: Sequence[str], which: Filter, limit: int | N
     _act(session, names, which, limit, operations.delete)
 
 
+def _searching(session: Session) -> AbstractContextManager[None]:
+    """Allow more time than for a look: a search for a text may read every message."""
+    return trouble.bounded(session.store, _SEARCH_LIMIT_S, hint=_NARROW)
+
+
 def _act(
     session: Session, names: Sequence[str], which: Filter, limit: int | None, verb: Callable[..., operations.Done]
 ) -> None:
@@ -137,7 +144,7 @@ def _act(
     missing: list[str] = []
     done = operations.Done("", (), ())
     for ids in [_ids(session, names, missing)] if names else _pages(session, which, limit):
-        with fleet.bounded(session.store):
+        with trouble.bounded(session.store):
             part = verb(session.store, ids, asked_by=operations.asker())
         done = operations.Done(part.verb, done.ids + part.ids, done.skipped + part.skipped)
     _say(session, done)
@@ -148,7 +155,7 @@ def _pages(session: Session, which: Filter, limit: int | None) -> Iterator[list[
     """Yield the ids that *which* chooses, the newest first, each once."""
     before, left = None, limit
     while left is None or left > 0:
-        with fleet.bounded(session.store):
+        with _searching(session):
             page = session.store.reads.messages(which, before=before, limit=min(_PAGE, left or _PAGE))
         if not page:
             return
@@ -160,7 +167,7 @@ def _pages(session: Session, which: Filter, limit: int | None) -> Iterator[list[
 def _ids(session: Session, names: Sequence[str], missing: list[str]) -> list[int]:
     """Turn ids and task ids into ids; task ids that no unfinished message has go to *missing*."""
     found: dict[int, None] = {}
-    with fleet.bounded(session.store):
+    with trouble.bounded(session.store):
         for name in names:
             ids = [int(name)] if name.isascii() and name.isdigit() else session.store.reads.ids_of_task(name)
             found |= dict.fromkeys(ids)
