@@ -32,6 +32,6 @@ def register() -> None:
         for scheme in SCHEMES:
             TRANSPORT_ALIASES.setdefault(scheme, TRANSPORT)
     with contextlib.suppress(Exception):
-        from celery.concurrency import ALIASES
+        from celery.concurrency import ALIASES  # type: ignore[attr-defined]
 
         ALIASES.setdefault("atomic", POOL)

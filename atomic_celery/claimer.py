@@ -27,14 +27,14 @@ from atomic_celery.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
-LADDER_S = (0.02, 0.2, 2.0, 5.0)
+LADDER_S = (0.02, 0.2, 2.0, 8.0)
 """How long to sleep, armed, after the n-th look in vain: a publisher that began before we armed rings nobody."""
 
 DEAF_LADDER_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The same while nothing can be heard."""
 
 FULL_SCAN_EVERY_S = 1.0
-TAKE_EVERY_S = 5.0
+TAKE_EVERY_S = 10.0
 MOST_TAKEN_AT_ONCE = 100
 
 _PRIORITIES = range(9, -1, -1)
@@ -267,7 +267,7 @@ class Claimer:
             self._touch_at_s = min(self._touch_at_s, self._touched_s + demand.touch_every_s)
             if demand.wants and not any(want.limit for want in demand.wants):
                 self._pass_on(demand)
-        if self._upkeep.turn():
+        if self._upkeep.turn(calm=self._slumber.armed):
             self.look_again()
         self._touch(consumer, demand, now_s)
         taken = self._take(consumer, demand.no_ack_queue_ids, now_s)

@@ -8,7 +8,7 @@ from atomic_celery import clock, errors
 from atomic_celery.store.doorbell import Doorbell
 from atomic_celery.store.store import Store
 
-ARMED_FOR_S = 60.0
+ARMED_FOR_S = 120.0
 
 
 class Slumber:

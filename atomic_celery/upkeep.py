@@ -9,9 +9,9 @@ from atomic_celery.config import Settings
 from atomic_celery.store.records import Crashed
 from atomic_celery.store.store import Store
 
-PROMOTE_AT_LEAST_EVERY_S = 30.0
+PROMOTE_AT_LEAST_EVERY_S = 60.0
 PROMOTE_AT_MOST_EVERY_S = 0.2
-EXPIRE_QUEUES_EVERY_S = 10.0
+EXPIRE_QUEUES_EVERY_S = 60.0
 
 
 class Upkeep:
@@ -32,12 +32,16 @@ class Upkeep:
         """Ask soon when the next message comes due: a sooner one may have been published."""
         self._promote_at_s = min(self._promote_at_s, self._promoted_s + PROMOTE_AT_MOST_EVERY_S)
 
-    def turn(self) -> bool:
-        """Do what is due; True if messages became ready by it."""
+    def turn(self, *, calm: bool) -> bool:
+        """Do what is due; True if messages became ready by it.
+
+        Args:
+            calm: Whether this consumer has nothing to do: then it asks half as often.
+        """
         now_s = clock.monotonic_s()
         moved = now_s >= self._promote_at_s and self._promote(now_s)
         if now_s >= self._reclaim_at_s:
-            self._reclaim_at_s = now_s + self._settings.recover_every_s
+            self._reclaim_at_s = now_s + self._settings.recover_every_s * (2 if calm else 1)
             if crashed := self._store.messages.reclaim():
                 self.crashed(crashed)
                 moved = True

@@ -61,12 +61,14 @@ def _app_of(client: Connection) -> Any:
     """
     from celery import _state
 
-    current = _state._tls.current_app or _state.default_app
-    apps = [current] if current is not None else list(_state._get_active_apps())
+    state: Any = _state
+    current = state._tls.current_app or state.default_app
+    apps = [current] if current is not None else list(state._get_active_apps())
     if len(apps) == 1:
         return apps[0]
     return next((app for app in apps if _is_broker_of(app.conf, client)), None)
 
 
 def _is_broker_of(conf: Mapping[str, Any], client: Connection) -> bool:
-    return any(url_of(client) in str(conf.get(key) or "") for key in ("broker_url", "broker_write_url", "broker_read_url"))
+    url = url_of(client)
+    return any(url in str(conf.get(key) or "") for key in ("broker_url", "broker_write_url", "broker_read_url"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
-from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 from kombu.utils.uuid import uuid
 
 from atomic_celery import errors, mailbag
@@ -19,7 +19,7 @@ from atomic_celery.store.records import NewMessage
 from atomic_celery.transport import codec, continuing, remote
 from atomic_celery.transport.bulk import Bulk
 from atomic_celery.transport.codec import Packed, RawMessage
-from atomic_celery.transport.qos import QoS
+from atomic_celery.transport.qos import QoS as Holding
 from atomic_celery.transport.topology import Topology, pattern_of
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ DEFAULT_EXCHANGE = "amq.direct"
 _NOT_FOUND, _PRECONDITION_FAILED = 404, 406
 
 
-class Channel(virtual.Channel):  # type: ignore[misc]
+class Channel(virtual.Channel):
     """One kombu channel. Publishing is safe from any thread that has the channel to itself."""
 
-    QoS = QoS
+    QoS = Holding
     do_restore = False
     supports_fanout = True
-    body_encoding = None
+    body_encoding = None  # type: ignore[assignment]  # text stays text
     from_transport_options = ()
 
     connection: Transport
-    qos: QoS
+    qos: Holding
 
     def __init__(self, connection: Transport, **options: Any) -> None:
         super().__init__(connection, **options)
@@ -112,7 +112,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     # Consuming
 
-    def basic_consume(
+    def basic_consume(  # type: ignore[override]  # the stubs promise a tag, kombu returns none
         self, queue: str, no_ack: bool, callback: Callable[[Any], Any], consumer_tag: str, **options: Any
     ) -> None:
         """Deliver messages of *queue* to *callback* from now on."""
@@ -179,7 +179,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             self.connection.intake.declared.deleted(queue)
 
     def queue_bind(
-        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **_: Any
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,  # noqa: ARG002
+        **_: Any,
     ) -> None:
         """Route messages of *exchange* to *queue*."""
         binding = self._binding(queue, exchange, routing_key)
@@ -191,7 +196,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.connection.intake.declared.binding(binding)
 
     def queue_unbind(
-        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **_: Any
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,  # noqa: ARG002
+        **_: Any,
     ) -> None:
         """Route messages of *exchange* there no more."""
         binding = self._binding(queue, exchange, routing_key)
@@ -227,46 +237,41 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self,
         exchange: str | None = None,
         type: str | None = "direct",  # noqa: A002
-        durable: bool = False,
-        auto_delete: bool = False,
-        arguments: Any = None,
-        nowait: bool = False,
+        durable: bool = False,  # noqa: ARG002
+        auto_delete: bool = False,  # noqa: ARG002
+        arguments: Any = None,  # noqa: ARG002
+        nowait: bool = False,  # noqa: ARG002
         passive: bool = False,
     ) -> None:
         """Make sure that an exchange exists; with *passive* only check it."""
         kind = type or "direct"
         name = exchange or f"amq.{kind}"
         if passive:
-            if self._store.queues.exchange_type(name) is None:
+            if self._topology.exchange_type(name) is None:
                 self._not_found("exchange", name, "exchange_declare")
             return
         if kind not in self.exchange_types:
             raise _refusal(f"exchanges of type {kind!r} are not supported", _PRECONDITION_FAILED, "exchange_declare")
-        super().exchange_declare(name, kind, durable, auto_delete, arguments, nowait)
-        self._store.queues.declare_exchange(name, kind)
-        self._topology.changed()
+        self._topology.declare_exchange(name, kind)
 
-    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:  # noqa: ARG002
         """Remove an exchange and its bindings; queues stay."""
         if if_unused and self._store.queues.bindings(exchange):
             raise _refusal(f"exchange {exchange!r} has bindings", _PRECONDITION_FAILED, "exchange_delete")
-        self._store.queues.delete_exchange(exchange)
-        self.state.exchanges.pop(exchange, None)
-        self._topology.changed()
+        self._topology.delete_exchange(exchange)
 
     def get_table(self, exchange: str) -> list[tuple[str, str, str]]:
         """Return an exchange's bindings as kombu writes them."""
         return [(each.routing_key, each.pattern, each.queue) for each in self._store.queues.bindings(exchange)]
 
-    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
+    def list_bindings(self) -> Generator[tuple[str, str, str], None, None]:
         """Yield every binding: queue, exchange, routing key."""
         for each in self._store.queues.bindings():
             yield each.queue, each.exchange, each.routing_key
 
     def _binding(self, queue: str, exchange: str | None, routing_key: str) -> Binding:
         name = exchange or DEFAULT_EXCHANGE
-        declared = self.state.exchanges.get(name)
-        kind = declared["type"] if declared else self._store.queues.exchange_type(name) or "direct"
+        kind = self._topology.exchange_type(name) or "direct"
         return Binding(name, routing_key or "", pattern_of(kind, routing_key or ""), queue)
 
     def _not_found(self, what: str, name: str, method: str) -> Any:
@@ -304,4 +309,4 @@ def _whole(value: Any) -> int | None:
 
 
 def _refusal(message: str, code: int, method: str) -> ChannelError:
-    return ChannelError(message, (50, 10), f"Channel.{method}", str(code))
+    return ChannelError(message, (50, 10), f"Channel.{method}", code)

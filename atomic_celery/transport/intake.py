@@ -162,9 +162,9 @@ class Intake:
             if not each.no_ack:
                 by_channel.setdefault(each.qos, []).append(each.queue.id)
         if self._tenure is not None and self._tenure.appetite is not None:
-            ids = tuple(queue_id for ids in by_channel.values() for queue_id in ids)
-            if ids:
-                yield Want(ids, max(0, self._tenure.appetite() - len(self._inbox)))
+            every = tuple(queue_id for ids in by_channel.values() for queue_id in ids)
+            if every:
+                yield Want(every, max(0, self._tenure.appetite() - len(self._inbox)))
             return
         for qos, ids in by_channel.items():
             yield Want(tuple(ids), qos.room())

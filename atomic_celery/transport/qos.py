@@ -29,7 +29,7 @@ class Delivery:
     raw: RawMessage
 
 
-class QoS(virtual.QoS):  # type: ignore[misc]
+class QoS(virtual.QoS):
     """What one channel's consumers hold, and how much more they may.
 
     It speaks to the transport's claimer and not to the channel, so that it works after the channel has closed: an
@@ -55,7 +55,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         """Whether there is room for another message."""
         return self.room() > 0
 
-    def can_consume_max_estimate(self) -> int | None:
+    def can_consume_max_estimate(self) -> int | None:  # type: ignore[override]  # the stubs forget None
         """Return how many more messages there is room for; None: any number."""
         return self.room() if self.prefetch_count else None
 
@@ -90,7 +90,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             self._intake.has_room()
         return delivery
 
-    def restore_unacked(self) -> list[Any]:
+    def restore_unacked(self) -> list[Any]:  # type: ignore[override]  # it returns what could not be
         """Give back everything that nobody has begun to work on; return what could not be: nothing."""
         for tag, delivery in list(self._outstanding.items()):
             if not self._intake.is_started(delivery.held[0]) and self.forget(tag):

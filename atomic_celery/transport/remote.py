@@ -17,9 +17,10 @@ _MAILBOXES, _REPLIES = ".pidbox", "reply."
 
 def remember_revokes(store: Store, exchange: str, message: RawMessage) -> None:
     """Store the task ids that *message* revokes, if it is a remote control command that does."""
-    if exchange.endswith(_MAILBOXES) and not exchange.startswith(_REPLIES):
-        if task_ids := sorted(_revoked_by(message)):
-            store.revocations.add(task_ids, keep_ms=round(store.settings.revoked_keep_s * 1000))
+    if not exchange.endswith(_MAILBOXES) or exchange.startswith(_REPLIES):
+        return
+    if task_ids := sorted(_revoked_by(message)):
+        store.revocations.add(task_ids, keep_ms=round(store.settings.revoked_keep_s * 1000))
 
 
 def _revoked_by(message: RawMessage) -> Iterable[str]:

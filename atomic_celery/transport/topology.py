@@ -16,6 +16,11 @@ from atomic_celery.transport.codec import Packed
 FRESH_S = 1.0
 """How long a publisher may go on with what it read: a new binding counts everywhere after this."""
 
+UNHEARD_EVENTS_S = 5.0
+"""How long Celery's events, heartbeats most of all, are taken to have no listener before the database is asked anew."""
+
+_EVENTS = "celeryev"
+
 _CLOCK_FRESH_S = 60.0
 _MOST_ROUTES = 10_000  # reply queues have a route each
 
@@ -35,6 +40,7 @@ class Topology:
         self._store = store
         self._routes: dict[tuple[str, str], _Known] = {}
         self._queues: dict[str, tuple[Queue, float]] = {}
+        self._types: dict[str, tuple[str, float]] = {}
         self._clock_lock = threading.Lock()
         self._clock_offset_ms, self._clock_until_s = 0.0, 0.0
 
@@ -47,7 +53,8 @@ class Topology:
         route = self._look_up(exchange, routing_key)
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
-        self._routes[exchange, routing_key] = _Known(route, now_s + FRESH_S)
+        fresh_s = UNHEARD_EVENTS_S if exchange == _EVENTS and not route else FRESH_S
+        self._routes[exchange, routing_key] = _Known(route, now_s + fresh_s)
         return route
 
     def addressed(self, packed: Packed, exchange: str, routing_key: str) -> list[NewMessage]:
@@ -67,6 +74,29 @@ class Topology:
                 self._queues.clear()
             self._queues[name] = (queue, now_s + FRESH_S)
         return queue
+
+    def exchange_type(self, name: str) -> str | None:
+        """Return how an exchange routes; None when there is none."""
+        now_s = clock.monotonic_s()
+        known = self._types.get(name)
+        if known is not None and known[1] > now_s:
+            return known[0]
+        kind = self._store.queues.exchange_type(name)
+        if kind is not None:
+            self._types[name] = (kind, now_s + FRESH_S)
+        return kind
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        """Make sure that an exchange exists."""
+        self._store.queues.declare_exchange(name, kind)
+        self._types[name] = (kind, clock.monotonic_s() + FRESH_S)
+        self.changed()
+
+    def delete_exchange(self, name: str) -> None:
+        """Remove an exchange and its bindings."""
+        self._store.queues.delete_exchange(name)
+        self._types.pop(name, None)
+        self.changed()
 
     def changed(self) -> None:
         """Forget what was read: something here declared, bound or deleted."""
@@ -93,7 +123,7 @@ class Topology:
         bindings = self._store.queues.bindings(exchange)
         if not bindings:
             return ()
-        binds = _RULES.get(self._store.queues.exchange_type(exchange) or "direct", _direct)
+        binds = _RULES.get(self.exchange_type(exchange) or "direct", _direct)
         names = {binding.queue for binding in bindings if binds(binding, routing_key)}
         found = (self.queue(name) for name in sorted(names))
         return tuple(queue for queue in found if queue is not None)

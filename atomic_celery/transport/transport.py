@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import RecoverableConnectionError
 from kombu.transport import virtual
 from kombu.transport.base import Transport as BaseTransport
 
-import atomic_celery
 from atomic_celery import errors
 from atomic_celery.transport import address, broker
 from atomic_celery.transport.broker import Broker
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _left_to_parent: list[Any] = []  # collected in a forked child, their sockets would say goodbye to the server
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]
+class Transport(virtual.Transport):
     """A connection as kombu sees it. Publishing is safe from any thread, and after a fork."""
 
     Channel = Channel
@@ -46,6 +47,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def __init__(self, client: Connection, **options: Any) -> None:
         super().__init__(client, **options)
+        self.client: Connection
+        self._callbacks: dict[str, Callable[[RawMessage], Any]] = {}
+        self._avail_channels: list[Channel]
         self._pid = os.getpid()
         self._broker: Broker | None = None
         self._intake: Intake | None = None
@@ -61,7 +65,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def intake(self) -> Intake:
         """What this connection consumes."""
         if self._intake is None:
-            self._intake = Intake(self.broker, self._deliver)
+            self._intake = Intake(self.broker, self._call_back)
         return self._intake
 
     def establish_connection(self) -> Any:
@@ -82,7 +86,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         """Whether this connection is open; asked so often that the database is not."""
         return self._broker is not None and self._pid == os.getpid()
 
-    def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # noqa: ARG002
+    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:  # noqa: ARG002
         """Deliver what there is; wait for it if there is nothing.
 
         Raises:
@@ -100,9 +104,11 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def driver_version(self) -> str:
         """Return the version of this package."""
-        return atomic_celery.__version__
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version("atomic_celery")
+        return "N/A"
 
-    def _deliver(self, message: RawMessage, queue: str) -> None:
+    def _call_back(self, message: RawMessage, queue: str) -> None:
         self._callbacks[queue](message)
 
     def _collect(self, connection: Any) -> None:
