@@ -56,10 +56,11 @@ class Presence:
         Returns:
             The messages that are ready again, or buried, because their holder is proven dead.
         """
+        dead = self._dead_predecessors()  # one that had our id loses its row to us now
         state = self.store.hosts.register(self._row())
         if state.draining:
             self.on_draining()
-        return [crashed for host in self._dead_predecessors() for crashed in self._recover(*host)]
+        return [crashed for host in dead for crashed in self._recover(*host)]
 
     def report(self) -> float:
         """Say that this host lives and what it does; return seconds until the next report."""
