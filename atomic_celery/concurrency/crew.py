@@ -35,8 +35,6 @@ UP_WITHIN_S = 60.0
 FAREWELL_S = 10.0
 LONGEST_DELAY_S = 5.0
 
-_process_numbers = itertools.count(1)
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -75,6 +73,7 @@ class Crew:
         self.links: list[Link] = []
         self._rules, self._page, self._watch, self._listener = rules, page, watch, listener
         self._said: deque[tuple[Link, wire.Frame]] = deque()
+        self._numbers = itertools.count(1)
         self._stillborn = 0
         self._delayed = False
 
@@ -120,7 +119,7 @@ class Crew:
         self._watch.add_reader(link.stream.fileno(), self._on_readable, link)
         if link.exit_fd is not None:
             self._watch.add_reader(link.exit_fd, self._on_exit, link)
-        self._watch.later(self.up_within_s, self._kill_unless_up, link)
+        link.patience = self._watch.later(self.up_within_s, self._kill_unless_up, link)
 
     def _process(self, link: Link) -> Any:
         siblings = list(self.links)
@@ -136,7 +135,7 @@ class Crew:
             max_memory_kb=self._rules.max_memory_kb,
         )
         process: Any = ForkContext().Process(target=child.main, args=(seat,), daemon=True)
-        process.name = f"ForkPoolWorker-{next(_process_numbers)}"
+        process.name = f"ForkPoolWorker-{next(self._numbers)}"
         process.index = link.slot
         return process
 
@@ -166,7 +165,7 @@ class Crew:
             self._watch.later(1.0, self._kill_if_there, link)
         else:
             process_tree.kill(link.pid)
-            self._on_exit(link)
+            self._bury(link)
 
     def _kill_if_there(self, link: Link) -> None:
         if link in self.links:
@@ -185,19 +184,25 @@ class Crew:
     def saw_up(self, link: Link) -> None:
         """Take note that a child is ready."""
         link.up = True
+        link.patience.cancel()
         self._stillborn = 0
 
     def _on_exit(self, link: Link) -> None:
-        if link not in self.links:
-            return
+        # the event may be meant for a descriptor that was closed, and whose number is this link's now
+        if link in self.links and _has_exited(link.pid):
+            self._bury(link)
+
+    def _bury(self, link: Link) -> None:
+        """Let go of a dead child, and replace it."""
         self.links.remove(link)
+        link.patience.cancel()
         for fd in (link.stream.fileno(), link.write_fd, link.exit_fd):
             if fd is not None:
                 self._watch.remove(fd)
         self._said.extend((link, frame) for frame in link.read_rest())
-        process_tree.send_group(link.pid, signal.SIGKILL)  # before the wait: a zombie keeps its number taken
-        exitcode = _exitcode(link.pid)
         self._tell()
+        process_tree.send_group(link.pid, signal.SIGKILL)  # while the zombie still keeps its number taken
+        exitcode = _exitcode(link.pid)
         running, unbegun = link.running, list(link.queue)
         link.running, link.room = None, 0
         link.queue.clear()
@@ -238,23 +243,30 @@ class Crew:
         self.kill()
 
     def kill(self) -> None:
-        """End all children at once, with everything they started."""
-        self.growing = False
-        for link in self.links:
-            link.leaving = True
-            process_tree.kill(link.pid)
+        """End all children at once, with everything they started; return when none is left."""
+        self.kill_all()
         self._await_exits(FAREWELL_S)
 
     def kill_all(self) -> None:
-        """End all children at once, and start no more. Safe from any thread: it leaves the bookkeeping alone."""
+        """End all children at once, with everything they started; return when they are dead. From any thread."""
         self.growing = False
-        for link in list(self.links):
+        links = list(self.links)
+        for link in links:
+            link.leaving = True
             process_tree.kill(link.pid)
+        process_tree.await_death({link.pid for link in links}, at_most_s=FAREWELL_S)
 
     def _await_exits(self, at_most_s: float) -> None:
         until_s = clock.monotonic_s() + at_most_s
         while self.links and (rest_s := until_s - clock.monotonic_s()) > 0:
             self._watch.wait(min(rest_s, 1.0))
+
+
+def _has_exited(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _exitcode(pid: int) -> int:

@@ -14,6 +14,7 @@ from atomic_celery.concurrency.tokens import TokenPipe
 
 if TYPE_CHECKING:
     from atomic_celery.concurrency.job import Job
+    from atomic_celery.concurrency.watch import Entry
 
 
 class Link:
@@ -27,6 +28,7 @@ class Link:
         held: It gets nothing until its running job has ended, because that was sent a signal.
         room: How many more jobs it may be given in its life; None for no limit.
         closed: It has closed its end of the stream.
+        patience: Kills it if it is not up in time.
     """
 
     def __init__(self, slot: int, max_tasks: int | None) -> None:
@@ -38,6 +40,7 @@ class Link:
         self.pid = 0
         self.exit_fd: int | None = None
         self.name = ""
+        self.patience: Entry
         self.queue: deque[Job] = deque()
         self.running: Job | None = None
         self.up = self.leaving = self.held = self.closed = False

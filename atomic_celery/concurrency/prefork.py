@@ -34,6 +34,8 @@ class TaskPool(BasePool):
     Attributes:
         deadlines: Until when each lease is trusted; whoever renews leases tells it.
         carries_outbox: Whether whoever gets a job's end commits the job's `outbox` with it.
+        ceiling: How many children there may be once somebody (Celery's autoscaler) makes the pool grow. It does
+            so only when there is more work than children, so the missing ones count as free slots.
         looks_ahead: Whether `appetite` may ask for more than fills the free slots.
     """
 
@@ -43,6 +45,7 @@ class TaskPool(BasePool):
         super().__init__(*args, **kwargs)
         self.looks_ahead = self.app is None or self.app.conf.worker_prefetch_multiplier != 1
         self.carries_outbox = False
+        self.ceiling = 0
         self.deadlines = DeadlinePage()
         self._watch = Watch()
         fair = self.options.get("sched_strategy") != "fast"
@@ -214,7 +217,10 @@ class TaskPool(BasePool):
         self._ledger.kill(job, signum)
 
     def kill_all(self) -> None:
-        """End all children at once, with everything they started, and start no more. Safe from any thread."""
+        """End all children at once, with everything they started, and start no more; return when they are dead.
+
+        Safe from any thread, and unlike `terminate` it does nothing else: the loop may be stuck.
+        """
         self._crew.kill_all()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
@@ -256,15 +262,16 @@ class TaskPool(BasePool):
 
     def take_surplus(self) -> list[Job]:
         """Take out the newest jobs that this host will not begin soon, because tasks take longer than they did."""
-        surplus = self.backlog() - self._wanted()
+        starting = sum(1 for link in self._crew.links if not (link.up or link.leaving))
+        surplus = self.backlog() - self._wanted() - starting
         return self._ledger.take_newest(surplus) if surplus > 0 else []
 
     def _wanted(self) -> int:
         """How many jobs that have not begun the pool should hold."""
+        slots = self.free_slots() + max(0, self.ceiling - self._crew.size)
         if not self.looks_ahead:
-            return self.free_slots()
-        ahead = self._ledger.pace.lookahead(len(self._crew.links), self._ledger.running_s())
-        return self.free_slots() + ahead
+            return slots
+        return slots + self._ledger.pace.lookahead(len(self._crew.links), self._ledger.running_s())
 
     @property
     def num_processes(self) -> int:

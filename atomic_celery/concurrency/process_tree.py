@@ -14,11 +14,15 @@ import signal
 import sys
 from typing import NamedTuple
 
+from atomic_celery import clock
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 200
 _CLEAN_ROUNDS = 2  # one scan may miss a process that changes its parent meanwhile
 _HALTED = frozenset("TtZXD")
+_DEAD = frozenset("ZX")
+_LOOK_EVERY_S = 0.005
 
 
 class _Process(NamedTuple):
@@ -59,6 +63,13 @@ def kill_descendants() -> None:
     _kill_below(os.getpid(), until_halted=False)
 
 
+def await_death(pids: set[int], *, at_most_s: float) -> None:
+    """Return when all *pids* are dead, whether or not somebody has asked for their exit codes."""
+    give_up_at_s = clock.monotonic_s() + at_most_s
+    while pids & _living() and clock.monotonic_s() < give_up_at_s:
+        clock.pause(_LOOK_EVERY_S)
+
+
 def descendants(pid: int) -> set[int]:
     """Return the living processes below *pid*."""
     return _below(pid, _processes())
@@ -94,7 +105,11 @@ def _below(pid: int, table: dict[int, _Process]) -> set[int]:
         process = unseen.pop()
         found.append(process)
         unseen += children.get(process, ())
-    return {process for process in found if table[process].state not in "ZX"}
+    return {process for process in found if table[process].state not in _DEAD}
+
+
+def _living() -> set[int]:
+    return {pid for pid, process in _processes().items() if process.state not in _DEAD}
 
 
 def _processes() -> dict[int, _Process]:

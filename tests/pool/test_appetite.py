@@ -84,6 +84,19 @@ def test_a_busy_pool_with_a_long_task_asks_for_nothing_and_gives_up_what_it_has(
     bench.run(held)
 
 
+def test_children_that_may_still_be_added_count_as_free(bench: Bench, tmp_path: Path) -> None:
+    """Celery's autoscaler adds one only when it sees more work than children."""
+    bench.pool.ceiling = 3
+    assert bench.pool.appetite() == 3
+    held = [bench.apply(tasks.hold, str(tmp_path), "a") for _ in range(3)]
+    assert bench.pool.appetite() == 0
+    bench.pool.grow(2)
+    assert bench.pool.take_surplus() == []  # they are on their way
+    bench.run_until(lambda: all(one.began for one in held))
+    bench.let_go("a")
+    bench.run(*held)
+
+
 def test_room_is_told_when_a_child_is_up_and_when_a_task_has_ended(open_bench: OpenBench) -> None:
     bench = open_bench(1)
     told: list[int] = []

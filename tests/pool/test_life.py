@@ -93,6 +93,18 @@ def test_terminate_ends_all_at_once_and_tells_nothing(open_bench: OpenBench, tmp
     bench.pool.stop()  # as Celery does after a signal that came while it was stopping
 
 
+def test_all_can_be_killed_from_another_thread_while_the_loop_is_stuck(open_bench: OpenBench, tmp_path: Path) -> None:
+    bench = open_bench(2)
+    told = bench.apply(tasks.spawn, str(tmp_path))
+    pids = [*bench.started_pids(), *bench.pids]
+    killer = threading.Thread(target=bench.pool.kill_all)
+    killer.start()
+    killer.join()  # this thread, the loop's, does nothing meanwhile
+    assert not any(map(alive, pids))
+    bench.run(told)
+    assert not bench.pids
+
+
 def test_stop_kills_a_child_that_does_not_leave(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "FAREWELL_S", 0.5)
     [pid] = bench.pids
