@@ -149,6 +149,34 @@ class NoEar:
         """Do nothing."""
 
 
+class _Attempts:
+    """When to try to listen, after failures ever more seldom."""
+
+    def __init__(self) -> None:
+        self._backoff = backoff.Backoff()
+        self._next_at_s = -math.inf
+
+    def due(self) -> bool:
+        """Whether to try now."""
+        return clock.monotonic_s() >= self._next_at_s
+
+    def failed(self, error: Exception) -> None:
+        """Say that it failed, and wait a while."""
+        retry_in_s = self._backoff.failed()
+        self._next_at_s = clock.monotonic_s() + retry_in_s
+        logger.warning(
+            "cannot listen for messages (%s); looking every %g s, listening again in %g s",
+            translate(error),
+            LOOK_EVERY_S,
+            retry_in_s,
+        )
+
+    def succeeded(self) -> None:
+        """Say that it works, if it had failed."""
+        if self._backoff.succeeded():
+            logger.info("listening for messages again")
+
+
 class CommitEar:
     """Hears every commit to a SQLite file by anybody else, a few microseconds a look."""
 
@@ -157,6 +185,7 @@ class CommitEar:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._query = database.statements.of("doorbell")["changed"].parts[0]
+        self._attempts = _Attempts()
         self._line: Any = None
         self._opened = contextlib.ExitStack()
         self._version: int | None = None
@@ -168,15 +197,14 @@ class CommitEar:
 
     def heard(self) -> bool:
         """Whether somebody has committed; the first look after opening hears what was before."""
+        if self._line is None and not self._attempts.due():
+            return False
         try:
-            if self._line is None:
-                self._line = self._opened.enter_context(self._database.own_connection())
-            [version] = self._line.execute(self._query).fetchone()
+            before, self._version = self._version, self._look()
         except Exception as error:
-            logger.warning("cannot watch the database file: %s", translate(error))
+            self._attempts.failed(error)
             self.close()
             return False
-        before, self._version = self._version, int(version)
         return before != self._version
 
     def fileno(self) -> int | None:
@@ -187,6 +215,13 @@ class CommitEar:
         """Close the connection."""
         self._line, self._version = None, None
         self._opened.close()
+
+    def _look(self) -> int:
+        if self._line is None:
+            self._line = self._opened.enter_context(self._database.own_connection())
+            self._attempts.succeeded()
+        [version] = self._line.execute(self._query).fetchone()
+        return int(version)
 
 
 class ListenEar:
@@ -202,11 +237,10 @@ class ListenEar:
         self._database, self._ring = database, ring
         listen = database.statements.of("doorbell")["listen"].parts[0]
         self._listen = listen.replace("{channel}", name)
-        self._backoff = backoff.Backoff()
+        self._attempts = _Attempts()
         self._lock = threading.Lock()
         self._line: _Line | None = None
         self._dialling = self._closed = False
-        self._dial_at_s = -math.inf
 
     @property
     def listening(self) -> bool:
@@ -222,7 +256,7 @@ class ListenEar:
             return self._line.notified()
         except Exception as error:
             self._hang_up()
-            self._failed(error)
+            self._attempts.failed(error)
             return False
 
     def fileno(self) -> int | None:
@@ -243,7 +277,7 @@ class ListenEar:
 
     def _dial_if_due(self) -> None:
         with self._lock:
-            if self._closed or self._dialling or clock.monotonic_s() < self._dial_at_s:
+            if self._closed or self._dialling or not self._attempts.due():
                 return
             self._dialling = True
         threading.Thread(target=self._dial, name="atomic-doorbell", daemon=True).start()
@@ -252,7 +286,7 @@ class ListenEar:
         try:
             line = _Line(self._database, self._listen)
         except Exception as error:
-            self._failed(error)
+            self._attempts.failed(error)
             self._dialling = False
             return
         with self._lock:
@@ -261,19 +295,8 @@ class ListenEar:
                 line.close()
                 return
             self._line = line
-        if self._backoff.succeeded():
-            logger.info("listening for messages again")
+        self._attempts.succeeded()
         self._ring()  # for whatever was said while nobody listened
-
-    def _failed(self, error: Exception) -> None:
-        retry_in_s = self._backoff.failed()
-        self._dial_at_s = clock.monotonic_s() + retry_in_s
-        logger.warning(
-            "cannot listen for messages (%s); looking every %g s, listening again in %g s",
-            translate(error),
-            LOOK_EVERY_S,
-            retry_in_s,
-        )
 
 
 class _Line:

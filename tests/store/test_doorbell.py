@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -295,3 +296,16 @@ def test_a_sqlite_bell_hears_another_program(sqlite_store: Store, threads: Threa
     assert waiting.result() is True
     assert not bell.wait(QUIET_S)
     bell.close()
+
+
+def test_a_sqlite_bell_waits_for_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "later"
+    store = open_store(f"sqlite:///{directory}/atomic.db", Settings())
+    bell = store.doorbell("holder")
+    assert bell.wait(LONG_S)  # a look now and then, as without a line
+    assert not bell.listening
+    assert "looking every 1 s, listening again in 1 s" in caplog.messages[0]
+    directory.mkdir()
+    wait_until(lambda: bell.wait(LONG_S) and bell.listening, describe="deaf for ever")
+    bell.close()
+    store.close()
