@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from celery.worker.control import Panel
+from celery.worker.request import Request
 
-SCHEDULED_AT_MOST = 1000
+SCHEDULED_AT_MOST = 100
 _ANSWER_WITHIN_S = 2.0
+_PRIORITY_OF_A_DELAY = 6  # what Celery's timer gives every delayed task
 
 
 def install() -> None:
@@ -37,15 +40,20 @@ def scheduled(host: Any, state: Any, **_: Any) -> list[dict[str, Any]]:
     with host.store.deadline(_ANSWER_WITHIN_S):
         queues = [queue for queue in map(host.store.queues.get, names) if queue is not None]
         waiting = host.store.reads.scheduled([queue.id for queue in queues], SCHEDULED_AT_MOST)
-    return [_entry(message) for message in waiting]
+        payloads = [host.store.reads.payload(message.id) for message in waiting]
+    return [entry for payload in payloads if payload is not None and (entry := _entry(state, payload))]
 
 
-def _entry(message: Any) -> dict[str, Any]:
-    return {
-        "eta": message.due_ms,
-        "priority": message.priority,
-        "request": {"id": message.task_id, "name": message.task_name, "delivery_info": {"routing_key": message.queue}},
-    }
+def _entry(state: Any, payload: str) -> dict[str, Any] | None:
+    """Return what Celery shows of a request that waits in a worker."""
+    raw, consumer = json.loads(payload), state.consumer.task_consumer
+    if raw["headers"].get("task") not in state.app.tasks:
+        return None
+    raw["properties"]["delivery_tag"] = None  # what was never claimed has none
+    message = consumer.channel.Message(raw, channel=consumer.channel, accept=consumer.accept)
+    request = Request(message, app=state.app, hostname=state.hostname)
+    eta = request.eta.isoformat() if request.eta else None
+    return {"eta": eta, "priority": _PRIORITY_OF_A_DELAY, "request": request.info()}
 
 
 def shutdown(host: Any, state: Any, msg: str = "Got shutdown from remote", **_: Any) -> None:  # noqa: ARG001

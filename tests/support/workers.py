@@ -24,6 +24,7 @@ from celery import Celery
 
 from atomic_celery import config
 from atomic_celery.store import open_store
+from atomic_celery.store.reads import Filter, MessageView
 from atomic_celery.store.store import Store
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
@@ -126,8 +127,12 @@ class Fleet:
         return self.ledger.rows()
 
     def unfinished(self) -> int:
-        """Return how many messages of tasks are not settled."""
+        """Return how many messages of tasks are not settled, up to 100."""
         return len(self.store.reads.messages())
+
+    def running(self) -> list[MessageView]:
+        """Return the messages that somebody holds, up to 100."""
+        return self.store.reads.messages(Filter(state="running"))
 
     def describe(self) -> str:
         """Return the state of everything, for a test that failed."""

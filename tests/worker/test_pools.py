@@ -1,0 +1,56 @@
+"""Celery's other pools run on the transport too, with leases; only what they cannot do is missing."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.workers import Fleet
+
+POOLS = ("prefork", "threads", "solo")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_tasks_run_retry_and_settle(fleet_with_results: Fleet, pool: str) -> None:
+    fleet = fleet_with_results
+    worker = fleet.worker(pool=pool).start()
+    worker.wait_line("ready")
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+    assert fleet.send("retry", 2).get(timeout=60) == 2
+    with pytest.raises(ValueError, match="on purpose"):
+        fleet.send("fail").get(timeout=60)
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert fleet.store.hosts.list() == []
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_long_task_keeps_its_lease(fleet: Fleet, pool: str) -> None:
+    worker = fleet.worker(pool=pool).start()
+    fleet.send("gate", "g", str(fleet.directory))
+    fleet.gate("g")
+    [before] = fleet.store.reads.messages()
+    assert before.lease_until_ms is not None
+    fleet.wait_until(lambda: fleet.store.now_ms() > before.lease_until_ms + 500, what="the first lease would be over")
+    [after] = fleet.store.reads.messages()
+    assert (after.state, after.fence) == ("running", 1)
+    fleet.open_gate("g")
+    assert fleet.wait_done(1) == ["g"]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not worker.events("lost")
+
+
+def test_prefork_kills_what_is_lost(fleet: Fleet) -> None:
+    from tests.worker.test_losing import gone, take_away
+
+    worker = fleet.worker(pool="prefork").start()
+    fleet.send("gate", "g", str(fleet.directory))
+    child = fleet.gate("g")
+    take_away(fleet)
+    worker.wait_line("lost")
+    fleet.wait_until(lambda: gone(child), what="the child is dead")
+    fleet.open_gate("g")
+    assert fleet.wait_done(1) == ["g"]
