@@ -91,6 +91,15 @@ def test_an_idle_child_that_dies_is_replaced(bench: Bench) -> None:
     bench.run_until(lambda: bench.pids != [pid] and bench.up())
 
 
+def test_an_event_that_was_meant_for_a_closed_descriptor_ends_nobody(bench: Bench) -> None:
+    """Its number may belong to another child by now."""
+    [link] = bench.pool._crew.links
+    bench.pool._crew._on_exit(link)
+    told = bench.apply(tasks.pid)
+    bench.run(told)
+    assert told.began == [link.pid]
+
+
 def test_a_child_that_is_not_up_in_time_is_killed_and_replaced(open_bench: OpenBench) -> None:
     bench = open_bench(1)
     crew = bench.pool._crew
