@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from atomic_celery import _register
 
 if TYPE_CHECKING:
-    from atomic_celery.publishing import bulk, publish_many
+    from atomic_celery.publishing import bulk, publish_many, publishing_in
 
-__all__ = ["bulk", "publish_many"]
+__all__ = ["bulk", "publish_many", "publishing_in"]
 __version__ = "0.1.0"
 
 

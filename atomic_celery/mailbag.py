@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from atomic_celery.store import NewMessage, Store
+from atomic_celery.store import NewMessage, Store, guests
 
 A_STATEMENT = 1000
 """How many messages one statement stores."""
@@ -20,18 +20,26 @@ class Mailbag:
 
     Args:
         brims_at: Store what has come together as soon as it is so many; None: only when asked to.
+        scope: What tells the application's transactions and savepoints apart.
     """
 
-    def __init__(self, *, brims_at: int | None = None) -> None:
+    def __init__(self, *, brims_at: int | None = None, scope: Callable[[], Hashable] = guests.here) -> None:
         self._brims_at = brims_at
+        self._scope = scope
+        self._opened_in = scope()
         self._waiting: dict[Store, list[NewMessage]] = {}
-        self._closed = False
+        self.closed = False
+        """Whether it takes nothing more."""
         self._lock = threading.RLock()
 
     def add(self, store: Store, new: Sequence[NewMessage]) -> bool:
-        """Take messages, unless the bag is closed; a thread that the block left behind may come late."""
+        """Take messages; False: not these.
+
+        Not when the bag is closed, because a thread that the block left behind may come late; and not from within a
+        transaction or savepoint that began after the bag was opened: it may be rolled back, and they with it.
+        """
         with self._lock:
-            if self._closed:
+            if self.closed or self._scope() != self._opened_in:
                 return False
             waiting = self._waiting.setdefault(store, [])
             waiting.extend(new)
@@ -58,7 +66,7 @@ class Mailbag:
     def close(self) -> None:
         """Take nothing more."""
         with self._lock:
-            self._closed = True
+            self.closed = True
 
     @property
     def waiting(self) -> Mapping[Store, Sequence[NewMessage]]:

@@ -6,13 +6,15 @@ A thread uses one connection at a time: the one of its transaction, or any for a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from atomic_celery import errors, faults
 from atomic_celery.config import Settings
+from atomic_celery.store import guests
 from atomic_celery.store.connection import Answer, Connection, Row
+from atomic_celery.store.guests import Guest
 from atomic_celery.store.pool import Pool
 from atomic_celery.store.statements import Statement, Statements
 from atomic_celery.store.urls import StoreUrl
@@ -30,6 +32,7 @@ class Database:
         self.statements = Statements(url.dialect, settings.prefix)
         self._pool = Pool(url, settings, self.statements)
         self._now_ms: int | None = None
+        self.find_guest: Callable[[], Guest | None] = guests.current
 
     def run(self, statement: Statement, /, **parameters: Any) -> Answer:
         """Run one block of statements; a list or tuple goes in as JSON text.
@@ -45,6 +48,8 @@ class Database:
             if isinstance(value, list | tuple):
                 parameters[name] = json.dumps(value)
         parameters["now_ms"] = self._now_ms
+        if self._pool.mine.guest is not None:
+            return self._pool.mine.guest.run(statement, parameters)
         connection = self._pool.mine.connection
         if connection is None:
             return self._run_alone(statement, parameters)
@@ -62,7 +67,7 @@ class Database:
             StoreUnavailable: The connection was lost; at its end, whether it was committed is unknown.
         """
         mine = self._pool.mine
-        if mine.connection is not None:
+        if mine.connection is not None or mine.guest is not None:
             yield
             return
         with self._pool.lend() as connection:
@@ -105,6 +110,50 @@ class Database:
             watch.use(None)
             watch.over = True
             mine.watch = outer
+
+    def guest(self) -> Guest | None:
+        """Return the application's connection that publishing joins here; None: nobody's, or joined already.
+
+        Raises:
+            ConfigError: It is one to another kind of database.
+        """
+        mine = self._pool.mine
+        if mine.connection is not None or mine.guest is not None:
+            return None
+        guest = self.find_guest()
+        if guest is not None and guest.dialect != self.dialect:
+            raise errors.ConfigError(f"publishing_in() got a {guest.dialect} connection, but the broker is {self.url}")
+        return guest
+
+    @contextmanager
+    def hosting(self, guest: Guest) -> Iterator[None]:
+        """Run this thread's statements on the connection of *guest*, in its transaction."""
+        mine = self._pool.mine
+        mine.guest = guest
+        try:
+            yield
+        finally:
+            mine.guest = None
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Run statements where a guest is at home, if one is here: they see what its transaction has done."""
+        guest = self.guest()
+        if guest is None or not guest.is_home:
+            yield
+            return
+        with self.hosting(guest):
+            yield
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Run statements that are to outlast a rollback of the guest's transaction."""
+        guest = self.guest()
+        if guest is None or not guest.is_home:
+            yield
+            return
+        with guest.apart() as other, self.hosting(other):
+            yield
 
     def at(self, now_ms: int | None) -> None:
         """Say what time the database has, for tests; None: its own."""

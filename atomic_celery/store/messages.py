@@ -45,7 +45,8 @@ class Messages(Noun):
     def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
         """Store messages and wake sleepers for them.
 
-        Atomicity: one statement; joins the caller's transaction.
+        Atomicity: one statement; joins the caller's transaction, and that of a guest. Sleepers are woken when it is
+            committed.
 
         Returns:
             The id of each, in order; None where that task id is unfinished in that queue already.
@@ -53,11 +54,15 @@ class Messages(Noun):
         Raises:
             QueueNotFound: A queue is gone. Nothing was stored.
         """
-        if len(new) == 1 and new[0].due_ms is None:
-            row = self._one("publish", **_values(new[0], _AT_ONCE))
-            return self._stored(new, [row] if row is not None else [])
-        rows = self._many("publish_many", messages=[_values(item, _FIELDS) for item in new])
-        return self._stored(new, rows)
+        # Broadcasts, events and replies are no part of anybody's transaction: who waits for an answer needs them out.
+        guest = self._database.guest()
+        if guest is None or not (guest.is_sole or all(message.task_name for message in new)):
+            return self._publish(new, wake=True)
+        with self._database.hosting(guest):
+            ids = self._publish(new, wake=not guest.tells_commits)
+        if guest.tells_commits:
+            guest.wake_after_commit(self._wake, [message.queue_id for message in new if message.due_ms is None])
+        return ids
 
     def supersede(self, held: Held, new: NewMessage) -> int:
         """Publish the continuation of a held message, which ends when that one settles.
@@ -210,6 +215,13 @@ class Messages(Noun):
         Atomicity: one statement; joins the caller's transaction.
         """
         return {row[0] for row in self._many("delete", ids=ids)}
+
+    def _publish(self, new: Sequence[NewMessage], *, wake: bool) -> list[int | None]:
+        if len(new) == 1 and new[0].due_ms is None:
+            row = self._one("publish", wake=wake, **_values(new[0], _AT_ONCE))
+            return self._stored(new, [row] if row is not None else [])
+        rows = self._many("publish_many", wake=wake, messages=[_values(item, _FIELDS) for item in new])
+        return self._stored(new, rows)
 
     def _turn(
         self, holder: Holder, completed: Sequence[Held], lanes: Sequence[Lane], limit: int, lease_ms: int

@@ -85,19 +85,16 @@ class Queues(Noun):
         Raises:
             QueueInUse: It exists and is exclusive to another holder.
         """
-        while True:
-            queue = self.get(spec.name) or self._insert(spec)
-            if queue is None:
-                continue  # made by somebody else between the two
-            if queue.exclusive_to not in (None, spec.exclusive_to):
-                raise errors.QueueInUse(spec.name, f"queue {spec.name!r} is exclusive to {queue.exclusive_to}")
-            if not queue.perishable or self.touch([queue.id]):
-                return queue
+        queue = self.get(spec.name)
+        if queue is not None and not queue.perishable:
+            return queue
+        with self._database.apart():
+            return self._declare(spec)
 
     def get(self, name: str) -> Queue | None:
         """Return a queue by its name."""
-        row = self._one("get", name=name)
-        return None if row is None else _queue(row)
+        rows = self._seen("get", name=name)
+        return _queue(rows[0]) if rows else None
 
     def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue with all its messages, claimed and dead ones too; return how many.
@@ -150,7 +147,8 @@ class Queues(Noun):
 
     def size(self, name: str) -> int:
         """Return how many messages are ready in a queue: exact below `SIZE_BOUND`, at most that."""
-        return self._number("size", name=name, bound=SIZE_BOUND)
+        with self._database.at_home():
+            return self._number("size", name=name, bound=SIZE_BOUND)
 
     def touch(self, queue_ids: Sequence[int]) -> set[int]:
         """Say that perishable queues are in use; return those that still exist.
@@ -186,12 +184,13 @@ class Queues(Noun):
     def declare_exchange(self, name: str, type: str) -> None:  # noqa: A002
         """Make sure that an exchange exists; the last declaration says how it routes."""
         if self.exchange_type(name) != type:
-            self._exec("declare_exchange", name=name, type=type)
+            with self._database.apart():
+                self._exec("declare_exchange", name=name, type=type)
 
     def exchange_type(self, name: str) -> str | None:
         """Return how an exchange routes; None when there is none."""
-        row = self._one("exchange_type", name=name)
-        return None if row is None else str(row[0])
+        rows = self._seen("exchange_type", name=name)
+        return str(rows[0][0]) if rows else None
 
     def delete_exchange(self, name: str) -> None:
         """Remove an exchange and its bindings. No error when there is none."""
@@ -204,8 +203,9 @@ class Queues(Noun):
             QueueNotFound: There is no such queue.
         """
         names = {"exchange": exchange, "routing_key": routing_key, "pattern": pattern}
-        if not self._exec("bind", queue=queue, **names) and self.get(queue) is None:
-            raise errors.QueueNotFound(queue, f"there is no queue {queue!r} to bind")
+        with self._database.apart():
+            if not self._exec("bind", queue=queue, **names) and self.get(queue) is None:
+                raise errors.QueueNotFound(queue, f"there is no queue {queue!r} to bind")
 
     def unbind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         """Undo `bind`. No error when there is no such binding."""
@@ -214,7 +214,7 @@ class Queues(Noun):
 
     def bindings(self, exchange: str | None = None) -> list[Binding]:
         """Return the bindings of an exchange, or all, ordered by exchange and queue."""
-        return [Binding(*row) for row in self._many("bindings", exchange=exchange)]
+        return [Binding(*row) for row in self._seen("bindings", exchange=exchange)]
 
     def arm(self, holder_id: str, queue_ids: Sequence[int], for_ms: int) -> None:
         """Say that a consumer is going to sleep until a message arrives in one of the queues.
@@ -234,11 +234,31 @@ class Queues(Noun):
         """Wake up to *count* consumers that sleep over the queues; return how many were woken."""
         if not self._can_be_woken or not queue_ids:
             return 0
-        return self._number("ring", queue_ids=queue_ids, count=count)
+        with self._database.at_home():
+            return self._number("ring", queue_ids=queue_ids, count=count)
 
     @property
     def _can_be_woken(self) -> bool:
         return self._database.dialect == "postgresql" and self._database.settings.notify
+
+    def _seen(self, statement: str, /, **parameters: Any) -> list[Row]:
+        """Look where a guest is at home, and beyond its transaction if that is too old to see what there is."""
+        with self._database.at_home():
+            rows = self._many(statement, **parameters)
+        if not rows and self._database.guest() is not None:
+            with self._database.apart():
+                rows = self._many(statement, **parameters)
+        return rows
+
+    def _declare(self, spec: QueueSpec) -> Queue:
+        while True:
+            queue = self.get(spec.name) or self._insert(spec)
+            if queue is None:
+                continue  # made by somebody else between the two
+            if queue.exclusive_to not in (None, spec.exclusive_to):
+                raise errors.QueueInUse(spec.name, f"queue {spec.name!r} is exclusive to {queue.exclusive_to}")
+            if not queue.perishable or self.touch([queue.id]):
+                return queue
 
     def _insert(self, spec: QueueSpec) -> Queue | None:
         values = {item.name: getattr(spec, item.name) for item in dataclasses.fields(QueueSpec)}

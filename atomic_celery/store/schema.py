@@ -58,7 +58,8 @@ class Schema(Noun):
         Raises:
             SchemaMismatch: It cannot; says why, and the command to run.
         """
-        numbers = self._numbers()
+        with self._database.at_home():
+            numbers = self._numbers()
         self._refuse_newer(numbers)
         needed = max(step.number for step in self._migrations if step.additive)
         version = numbers.get("schema_version")
@@ -73,7 +74,8 @@ class Schema(Noun):
 
     def now_ms(self) -> int:
         """Ask the database for its time; needs no tables."""
-        row = self._one("clock")
+        with self._database.at_home():
+            row = self._one("clock")
         assert row is not None
         return int(row[0])
 

@@ -47,6 +47,11 @@ class Store:
         """
         return self._database.transaction(name)
 
+    def settling(self) -> bool:
+        """Whether a queue that is declared here now may be undone with a guest's transaction."""
+        guest = self._database.guest()
+        return guest is not None and guest.is_home and guest.dialect == "sqlite"
+
     def deadline(self, timeout_s: float) -> AbstractContextManager[None]:
         """Cut this thread's connection off after *timeout_s*.
 

@@ -48,6 +48,7 @@ class Channel(virtual.Channel):
         super().__init__(connection, **options)
         self._store: Store = connection.broker.store
         self._topology: Topology = connection.broker.topology
+        self._unsettled = False
 
     # Publishing
 
@@ -61,6 +62,7 @@ class Channel(virtual.Channel):
         properties: dict[str, Any] | None = None,
     ) -> RawMessage:
         """Put a message together; a second attempt to publish it is recognised as the same message."""
+        self._settle()
         headers = {} if headers is None else headers
         # kombu hands over the same properties with each attempt; an id given once stays.
         properties = {} if properties is None else properties
@@ -109,6 +111,14 @@ class Channel(virtual.Channel):
             continuing.replace(self._store, running, own)
         if others:
             mailbag.put(self._store, others)
+
+    def _settle(self) -> None:
+        """Declare and look up anew what a transaction of the application's may still undo, or has undone."""
+        settling = self._store.settling()
+        if settling or self._unsettled:
+            self._unsettled = settling
+            self._topology.changed()
+            self.connection.client.declared_entities.clear()
 
     # Consuming
 

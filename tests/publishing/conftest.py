@@ -45,11 +45,16 @@ class Office:
         self.store.messages.delete([view.id for view in self.views()])
 
 
-@pytest.fixture
-def office(database_url: str) -> Iterator[Office]:
-    """An app on SQLite and on PostgreSQL in turn."""
+def open_office(database_url: str) -> Iterator[Office]:
+    """Yield an app and its database, with tables; both are closed in the end."""
     store = open_store(database_url, Settings())
     store.schema.migrate()
     with make_app(f"atomic+{database_url}") as app:
         yield Office(app, store)
     store.close()
+
+
+@pytest.fixture
+def office(database_url: str) -> Iterator[Office]:
+    """An app on SQLite and on PostgreSQL in turn."""
+    yield from open_office(database_url)

@@ -12,7 +12,7 @@
 -- these tables, which go from empty to a million rows and back, each row is found by its key.
 
 -- name: publish :one hot
--- Store one message that may be claimed at once, and wake one sleeper for it.
+-- Store one message that may be claimed at once, and wake one sleeper for it, or leave that for later.
 -- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
 WITH message AS (
     INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
@@ -33,7 +33,7 @@ WITH message AS (
                  FROM message
                 CROSS JOIN LATERAL (
                       SELECT ctid FROM atomic_waiter
-                       WHERE queue_id = message.queue_id AND until_ms > {now_ms}
+                       WHERE queue_id = message.queue_id AND until_ms > {now_ms} AND :wake::boolean
                        LIMIT 1 FOR UPDATE SKIP LOCKED) AS sleeper))
     RETURNING holder
 )
@@ -80,7 +80,7 @@ WITH new AS MATERIALIZED (
                  FROM (SELECT queue_id, count(*) AS messages FROM message GROUP BY queue_id) AS arrived
                 CROSS JOIN LATERAL (
                       SELECT ctid FROM atomic_waiter
-                       WHERE queue_id = arrived.queue_id AND until_ms > {now_ms}
+                       WHERE queue_id = arrived.queue_id AND until_ms > {now_ms} AND :wake::boolean
                        LIMIT arrived.messages FOR UPDATE SKIP LOCKED) AS sleeper))
     RETURNING holder
 )

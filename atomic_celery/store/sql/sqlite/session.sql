@@ -13,3 +13,9 @@ CREATE TEMP TABLE picked (
 CREATE TEMP TABLE new (
     turn integer PRIMARY KEY, message_id integer, routed integer, message text
 );
+
+-- name: lend :exec
+-- The same on a connection of somebody else's, as far as publishing needs it; as often as one likes.
+CREATE TEMP TABLE IF NOT EXISTS new (
+    turn integer PRIMARY KEY, message_id integer, routed integer, message text
+);
