@@ -19,7 +19,8 @@ from atomic_celery.loop import Loop
 
 if TYPE_CHECKING:
     from atomic_celery.config import Settings
-    from atomic_celery.store.store import Holder, Renewal, Store
+    from atomic_celery.store.records import Holder, Renewal
+    from atomic_celery.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,7 @@ Value = str | int | float | bool | None
 class Lines:
     """Writes event lines to *stream*; safe from any thread, and never an error of the caller's."""
 
-    def __init__(
-        self, stream: TextIO | None, *, as_json: bool = False, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, stream: TextIO | None, *, as_json: bool = False, clock: Clock | None = None) -> None:
         self._stream, self._as_json = stream, as_json
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -48,12 +46,8 @@ class Lines:
         known = {key: value for key, value in fields.items() if value is not None}
         if self._as_json:
             at = datetime.fromtimestamp(self._clock.now().wall_s, timezone.utc)
-            return json.dumps(
-                {"event": event, "at": at.isoformat(timespec="milliseconds"), **known}
-            )
-        return " ".join(
-            [event, *(f"{key}={shlex.quote(_plain(value))}" for key, value in known.items())]
-        )
+            return json.dumps({"event": event, "at": at.isoformat(timespec="milliseconds"), **known})
+        return " ".join([event, *(f"{key}={shlex.quote(_plain(value))}" for key, value in known.items())])
 
 
 def _plain(value: Value) -> str:

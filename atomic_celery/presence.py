@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from atomic_celery.config import Settings
     from atomic_celery.store.store import Store
 
+LEAVE_WITHIN_S = 1.0
 _VERSIONED = ("atomic_celery", "celery", "kombu")
 
 
@@ -36,7 +38,7 @@ class Load:
 
 @dataclass(slots=True)
 class Presence:
-    """This host's row. Its calls are made on one thread at a time."""
+    """This host's row. Safe from any thread."""
 
     store: Store
     identity: Identity
@@ -44,6 +46,8 @@ class Presence:
     name: str
     load: Callable[[], Load]
     on_draining: Callable[[], None] = field(default=lambda: None)
+    _has_left: bool = False
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def provider_id(self) -> str | None:
@@ -64,6 +68,12 @@ class Presence:
 
     def report(self) -> float:
         """Say that this host lives and what it does; return seconds until the next report."""
+        with self._writing:
+            if not self._has_left:
+                self._report()
+        return self.settings.report_every_s
+
+    def _report(self) -> None:
         load = self.load()
         report = HostReport(
             slots=load.slots,
@@ -78,11 +88,17 @@ class Presence:
             state = self.store.hosts.register(self._row())
         if state.draining:
             self.on_draining()
-        return self.settings.report_every_s
 
-    def leave(self) -> None:
-        """Leave the list of hosts."""
-        self.store.hosts.leave(self.identity.id, self.identity.boot)
+    def leave(self, store: Store | None = None) -> None:
+        """Leave the list of hosts for good; by the connections of another *store*, if one is given."""
+        # A report that is under way must not enter the host again; one that hangs must not hold up its end.
+        reported = self._writing.acquire(timeout=LEAVE_WITHIN_S)
+        try:
+            self._has_left = True
+            (store or self.store).hosts.leave(self.identity.id, self.identity.boot)
+        finally:
+            if reported:
+                self._writing.release()
 
     def _row(self) -> NewHost:
         load, process = self.load(), self.identity.process

@@ -139,9 +139,9 @@ def _unescaped(mount_point: str) -> str:
 
 def _database(url_text: str, url: StoreUrl, settings: Settings, *, create: bool) -> Iterator[Problem]:
     try:
-        with closing(open_store(url_text, settings, create=create)) as store:
-            with store.deadline(settings.connect_timeout_s + settings.statement_timeout_s):
-                store.schema.require()
+        within_s = settings.connect_timeout_s + settings.statement_timeout_s
+        with closing(open_store(url_text, settings, create=create)) as store, store.deadline(within_s):
+            store.schema.require()
     except errors.SchemaMismatch as error:
         yield Problem(str(error), "see the command in the message; every host has to understand the tables")
     except errors.ConfigError as error:

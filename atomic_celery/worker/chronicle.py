@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from celery.worker.request import Request
-
 from atomic_celery.lines import Lines, Value
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class Chronicle:
         """Say that a child was taken from us."""
         self._note("lost", {"child": request.id, "fence": _fence(request), "reason": reason})
 
-    def refused(self, ending: Ending, request: Request | None) -> None:
+    def refused(self, ending: Ending, request: HeldRequest | None) -> None:
         """Say that the end of a child was not ours to tell."""
         message_id, fence = ending.held
         child = request.id if request is not None else None

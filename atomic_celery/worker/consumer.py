@@ -45,7 +45,7 @@ class LeasedConsumer:
 
 def consumer_class(base: Any) -> type:
     """Return the app's consumer class *base* with leases."""
-    plain = symbol_by_name(base)
+    plain: type = symbol_by_name(base)
     if issubclass(plain, LeasedConsumer):
         return plain
     return type("AtomicConsumer", (LeasedConsumer, plain), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery.bootsteps import StartStopStep
+from celery import bootsteps
 from celery.worker import state
 
 from atomic_celery.concurrency.prefork import TaskPool
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from atomic_celery.config import Settings
     from atomic_celery.identity import Identity
     from atomic_celery.lines import Lines
+
+
+StartStopStep: Any = bootsteps.StartStopStep  # its stub is too strict about what a step may tell
 
 
 class Host:
@@ -124,9 +127,10 @@ class HostStep(StartStopStep):  # type: ignore[misc]
         worker.atomic.shutdown.begin("stopping")
 
     def stop(self, worker: Any) -> None:
-        """Nothing: leases are renewed until the last task has ended, see `LeaveStep`."""
+        """Do nothing: leases are renewed until the last task has ended, see `LeaveStep`."""
 
-    terminate = stop
+    def terminate(self, worker: Any) -> None:
+        """Do nothing, for the same reason."""
 
 
 class LeaveStep(StartStopStep):  # type: ignore[misc]
@@ -136,10 +140,10 @@ class LeaveStep(StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def start(self, consumer: Any) -> None:
-        """Nothing: see `register_with_event_loop`."""
+        """Do nothing: see `register_with_event_loop`."""
 
     def stop(self, consumer: Any) -> None:
-        """Nothing: the consumer may be about to start again."""
+        """Do nothing: the consumer may be about to start again."""
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Take part in the loop of this connection."""

@@ -7,8 +7,10 @@ stands before it was written by the task's author, and what stands behind it was
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from celery.app.annotations import resolve_all
 
 
 def says(task: Any, name: str) -> bool:
@@ -31,9 +33,8 @@ def configured(conf: Any, name: str) -> bool:
 
 
 def _annotations(task: Any) -> list[Mapping[str, Any]]:
-    from celery.app.annotations import resolve_all
-
-    return [each for each in resolve_all(task.app.annotations, task) if each]
+    found: Iterable[Any] = resolve_all(task.app.annotations, task)
+    return [each for each in found if each]
 
 
 def settle_late_by_default(task: Any) -> None:

@@ -9,32 +9,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from weakref import ref
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard import einfo
+from billiard.einfo import ExceptionInfo
 from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import TaskRevokedError, WorkerLostError
-from celery.utils.functional import maybe
+from celery.worker import request as celerys
 from celery.worker import state
-from celery.worker.request import Request, ref
 
 from atomic_celery import current
 from atomic_celery.worker import manners
 
 if TYPE_CHECKING:
-    from atomic_celery.endings import Held
+    from atomic_celery.store.records import Held
     from atomic_celery.worker.host import Host
 
 logger = logging.getLogger(__name__)
 
+_Wrapped: Any = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]  # unknown to its stub
+
 Phase = Literal["waiting", "with the pool", "running"]
+
+
+Request: Any = celerys.Request  # its stub knows half of it
 
 
 class HeldRequest(Request):  # type: ignore[misc]
     """Mixed into the app's request class, in front of it."""
 
     host: ClassVar[Host]
-    plain: ClassVar[type[Request]]
+    plain: ClassVar[Any]
 
     held: Held | None = None
     phase: Phase = "waiting"
@@ -86,7 +92,7 @@ class HeldRequest(Request):  # type: ignore[misc]
             timeout=hard_limit_s or task.time_limit,
             correlation_id=self.id,
         )
-        self._apply_result = maybe(ref, job)
+        self._apply_result = None if job is None else ref(job)
 
     def _may_start(self) -> bool:
         if self.host.shutdown.draining:
@@ -145,7 +151,7 @@ class HeldRequest(Request):  # type: ignore[misc]
             return
         if getattr(self.task, "retry_on_worker_lost", False) or self._stored_success():
             # Celery publishes the task anew, or finds it done; here that is done as its holder.
-            with current.holding(current.Running(*self.held, task_id=self.id)):
+            with current.holding(self._as_running()):
                 super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
             return
         state.task_ready(self)
@@ -249,15 +255,18 @@ class HeldRequest(Request):  # type: ignore[misc]
         stored = getattr(self, "_success_was_stored", None)  # Celery 5.7
         return bool(stored and stored())
 
+    def _as_running(self) -> current.Running | None:
+        return None if self.held is None else current.Running(self.held[0], self.held[1], self.id)
+
     def _leave(self, outcome: str) -> None:
         if self.held is not None:
             self.host.roll.leave(self)
             self.host.chronicle.released(self, outcome)
 
 
-def _error_of(exc_info: ExceptionInfo) -> BaseException:
-    error = exc_info.exception
-    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+def _error_of(exc_info: ExceptionInfo) -> Any:
+    error: Any = exc_info.exception
+    return error.exc if isinstance(error, _Wrapped) else error
 
 
 def request_class(base: Any, host: Host) -> type[HeldRequest]:

@@ -17,7 +17,7 @@ from billiard.common import REMAP_SIGTERM
 from celery import platforms, signals
 from celery.apps.worker import Worker
 from celery.platforms import EX_OK
-from celery.worker import state
+from celery.worker import state as celerys_state
 
 from atomic_celery import clock, errors
 from atomic_celery.store import open_store
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from atomic_celery.worker.requests import HeldRequest
 
 logger = logging.getLogger(__name__)
+
+state: Any = celerys_state  # its stub holds the flags for constants
 
 EXIT_STOPPED = 2
 LOOK_EVERY_S = 0.1
@@ -197,7 +199,7 @@ class Shutdown:
         try:
             with store.deadline(RELEASE_WITHIN_S):
                 settled = store.messages.turn(host.holder, settlement, (), 0, 0).settled
-                store.hosts.leave(host.identity.id, host.identity.boot)
+                host.presence.leave(store)
         except errors.StoreError as error:
             logger.warning("%d messages could not be released, their leases run out: %s", len(held), error)
             return 0

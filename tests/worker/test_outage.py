@@ -20,9 +20,11 @@ from tests.worker.test_losing import gone
 def proxied(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
     """A fleet whose workers reach the database through a network that can be broken."""
     parts = urlsplit(postgres_url)
-    with Proxy(str(parts.hostname), int(parts.port or 5432)) as proxy:
-        with closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet:
-            yield fleet, proxy
+    with (
+        Proxy(str(parts.hostname), int(parts.port or 5432)) as proxy,
+        closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet,
+    ):
+        yield fleet, proxy
 
 
 def test_an_outage_is_said_with_doubling_waits_and_its_end_too(proxied: tuple[Fleet, Proxy]) -> None:
