@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID, uuid5
@@ -84,7 +85,8 @@ class Conductor:
         self._term.hand_over()
 
     def _read_clock_and_lines(self) -> list[_Line]:
-        before_ms, self._now_ms = self._now_ms, self._store.now_ms()
+        with self._in_time():
+            before_ms, self._now_ms = self._now_ms, self._store.now_ms()
         if self._source.changed() or self._lines is None:
             self._lines = self._read_lines()
         elif self._now_ms < before_ms:
@@ -94,14 +96,15 @@ class Conductor:
 
     def _read_lines(self) -> list[_Line]:
         entries = {entry.name: entry for entry in self._source.read(self._now_ms)}
-        known = self._store.schedules.load(self._beat)
+        with self._in_time():
+            known = self._store.schedules.load(self._beat)
         new = [
             entry.begin(known.get(name))
             for name, entry in entries.items()
             if name not in known or known[name].fingerprint != entry.fingerprint
         ]
         if new or known.keys() - entries.keys():
-            with self._store.transaction("schedule"):
+            with self._in_time(), self._store.transaction("schedule"):
                 self._term.hold("changing the schedule")
                 self._store.schedules.enter(self._beat, new)
                 self._store.schedules.forget_others(self._beat, entries)
@@ -150,12 +153,16 @@ class Conductor:
             self._advance(before, after)
 
     def _advance(self, before: Progress, after: Progress, entry: Entry | None = None) -> None:
-        with self._store.transaction("tick"):
+        with self._in_time(), self._store.transaction("tick"):
             self._term.hold(f"running {before.entry!r}")
             if not self._store.schedules.advance(self._beat, before, after):
                 raise errors.StoreBusy(f"the schedule of {before.entry!r} was changed by another program")
             if entry is not None:
                 self._publish(entry, after.last_run_ms, self._task_id(after))
+
+    def _in_time(self) -> AbstractContextManager[None]:
+        """Wait for an answer no longer than the server works on it: a network may lose the question."""
+        return self._store.deadline(self._store.settings.statement_timeout_s)
 
     def _task_id(self, progress: Progress) -> str:
         """Name a run, the same whoever enqueues it however often."""

@@ -181,11 +181,16 @@ def _milliseconds(moment: datetime) -> int:
     return round(maybe_make_aware(moment).timestamp() * 1000)
 
 
+def _interval_s(schedule: Any) -> float:
+    interval_s: float = schedule.run_every.total_seconds()
+    return interval_s
+
+
 def _fits_models(scheduled: Any) -> bool:
     """Whether the models can hold all of a configured entry."""
     schedule: Any = scheduled.schedule
     if type(schedule) is schedules.schedule:
-        fits = not schedule.relative and schedule.run_every.total_seconds() % 1 == 0
+        fits = not schedule.relative and _interval_s(schedule) % 1 == 0
     else:
         fits = type(schedule) in (schedules.crontab, schedules.solar)
     return fits and schedule.nowfun is None and not set(scheduled.options) - _OPTIONS

@@ -56,7 +56,7 @@ class Scheduler(beat.Scheduler):
                 f"the scheduler 'atomic' needs a broker_url that starts with atomic+, not {self.connection.as_uri()}"
             )
         try:
-            self._borrow().connect()
+            assert self.producer
         except errors.StoreUnavailable as error:
             logger.error("the schedule waits for the database: %s", error)
         except (errors.ConfigError, errors.SchemaMismatch) as error:
@@ -103,7 +103,9 @@ class Scheduler(beat.Scheduler):
     @cached_property
     def producer(self) -> Any:
         """Connect what publishes: before there is a transaction, and never again in the middle of one."""
-        self.connection.connect()
+        store = self._borrow().store
+        with store.deadline(store.settings.statement_timeout_s):
+            self.connection.connect()
         return self.app.amqp.Producer(self.connection.channel(), auto_declare=False)
 
     @property

@@ -176,7 +176,8 @@ def _zone_of(schedule: Any) -> tzinfo:
     """Return the time zone in which its fields are meant: its clock's, if it has one of its own."""
     clock = _clock_of(schedule)
     own: tzinfo | None = clock().tzinfo if clock else None
-    return own or getattr(schedule, "tz", timezone.utc)
+    theirs: tzinfo = getattr(schedule, "tz", timezone.utc)
+    return own or theirs
 
 
 def _clock_of(schedule: Any) -> Callable[[], datetime] | None:
