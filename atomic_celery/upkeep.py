@@ -11,7 +11,7 @@ from atomic_celery.store.store import Store
 
 PROMOTE_AT_LEAST_EVERY_S = 60.0
 PROMOTE_AT_MOST_EVERY_S = 0.2
-EXPIRE_QUEUES_EVERY_S = 60.0
+EXPIRE_QUEUES_EVERY_S = 30.0
 
 
 class Upkeep:

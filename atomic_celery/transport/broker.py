@@ -73,6 +73,7 @@ class Broker:
         self.store = open_store(url, settings, create=url.startswith("sqlite"))
         self.topology = Topology(self.store)
         self._tenure: Tenure | None = None
+        self.store.prefer_own_connections(lambda: self.tenure is not None)
 
     @property
     def tenure(self) -> Tenure | None:

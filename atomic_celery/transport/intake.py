@@ -81,11 +81,11 @@ class Intake:
     def get_now(self, queue: Queue, qos: QoS, *, no_ack: bool) -> RawMessage | None:
         """Claim the next message of *queue* at once; None when there is none."""
         consumption = Consumption(queue, qos, no_ack)
-        while claimed := self._one_now(queue, no_ack=no_ack):
+        raw: RawMessage | None = None
+        while raw is None and (claimed := self._one_now(queue, no_ack=no_ack)):
             raw = self._accept(claimed[0], consumption)
-            if raw is not None:
-                return raw
-        return None
+        self.flush()  # of those that had expired
+        return raw
 
     def _one_now(self, queue: Queue, *, no_ack: bool) -> list[Claimed]:
         if no_ack:

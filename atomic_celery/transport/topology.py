@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -123,8 +122,8 @@ class Topology:
         bindings = self._store.queues.bindings(exchange)
         if not bindings:
             return ()
-        binds = _RULES.get(self.exchange_type(exchange) or "direct", _direct)
-        names = {binding.queue for binding in bindings if binds(binding, routing_key)}
+        kind = self.exchange_type(exchange) or "direct"
+        names = {binding.queue for binding in bindings if matches(kind, binding, routing_key)}
         found = (self.queue(name) for name in sorted(names))
         return tuple(queue for queue in found if queue is not None)
 
@@ -139,23 +138,13 @@ def pattern_of(exchange_type: str, routing_key: str) -> str:
 _WILDCARDS = {"*": r"\.[^.]+", "#": r"(?:\.[^.]*)*"}
 
 
-def _direct(binding: Binding, routing_key: str) -> bool:
+def matches(exchange_type: str, binding: Binding, routing_key: str) -> bool:
+    """Whether a message with that key goes where *binding* leads."""
+    if exchange_type == "fanout":
+        return True
+    if exchange_type == "topic":
+        return _compiled(binding.pattern).fullmatch(f".{routing_key}") is not None
     return binding.routing_key == routing_key
-
-
-def _topic(binding: Binding, routing_key: str) -> bool:
-    return _compiled(binding.pattern).fullmatch(f".{routing_key}") is not None
-
-
-def _fanout(binding: Binding, routing_key: str) -> bool:  # noqa: ARG001
-    return True
-
-
-_RULES: dict[str, Callable[[Binding, str], bool]] = {
-    "direct": _direct,
-    "topic": _topic,
-    "fanout": _fanout,
-}
 
 
 @lru_cache(maxsize=1000)
