@@ -49,16 +49,22 @@ class Connection(Protocol):
         """Make whatever another thread waits for on this session fail now."""
         ...
 
+    def be_patient(self, wait_s: float) -> None:
+        """Say how long to wait for locks that `cut` does not interrupt."""
+        ...
+
 
 class PostgresConnection:
     """A session over either psycopg, in autocommit mode: what has no transaction is one round trip.
 
     Args:
-        session: Whether the server's session is ours alone: it may hold prepared statements.
+        driver: The driver's connection.
+        prepares: Whether the server's session is ours alone, so that it may hold prepared statements.
+        begin: What opens a transaction.
     """
 
-    def __init__(self, driver: Any, *, session: bool) -> None:
-        self._driver, self._session = driver, session
+    def __init__(self, driver: Any, *, prepares: bool, begin: str) -> None:
+        self._driver, self._prepares, self._how_to_begin = driver, prepares, begin
         self._several_answers = hasattr(driver, "pgconn")  # psycopg2 keeps only the last
         self._prepared: set[str] = set()
         self._begin = ""
@@ -67,7 +73,7 @@ class PostgresConnection:
     def run(self, statement: Statement, parameters: Parameters) -> Answer:
         """Run it; the BEGIN of a transaction travels with its first statement."""
         text = statement.parts[0]
-        if statement.prepare is not None and self._session:
+        if statement.prepare is not None and self._prepares:
             text = statement.execute
             if statement.prepare not in self._prepared:
                 self._send(statement.prepare, None)
@@ -76,7 +82,7 @@ class PostgresConnection:
 
     def begin(self) -> None:
         """Open a transaction with the next statement."""
-        self._begin = "BEGIN;"
+        self._begin = self._how_to_begin
 
     def commit(self) -> None:
         """Commit, if anything was sent at all."""
@@ -107,6 +113,9 @@ class PostgresConnection:
         """Shut the socket down under the driver: its thread sees the connection lost."""
         with socket.socket(fileno=os.dup(self._driver.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
+
+    def be_patient(self, wait_s: float) -> None:
+        """Do nothing: `cut` ends every wait."""
 
     def _send(self, text: str, parameters: Parameters | None) -> Answer:
         begin, self._begin = self._begin, ""
@@ -156,8 +165,12 @@ class SqliteConnection:
         return False
 
     def cut(self) -> None:
-        """Interrupt the statement that runs."""
+        """Interrupt the statement that runs; one that waits for a lock goes on waiting."""
         self._driver.interrupt()
+
+    def be_patient(self, wait_s: float) -> None:
+        """Bound the wait for locks, from now on."""
+        self._driver.execute(f"PRAGMA busy_timeout = {max(0, round(wait_s * 1000))}").close()
 
     def _run_parts(self, statement: Statement, parameters: Parameters) -> Answer:
         rows: list[Row] = []

@@ -17,11 +17,14 @@ from atomic_celery.store import credentials
 from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
 from atomic_celery.store.statements import Statement, Statements
 from atomic_celery.store.urls import StoreUrl
+from atomic_celery.store.watchdog import Watch
 
 logger = logging.getLogger(__name__)
 
 _POOL_SIZE, _POOL_OVERFLOW = 5, 59  # what is kept open, and what a burst of threads may add
 _KEY = "atomic"
+# Statements are prepared once, maybe on empty tables: their plans must be right for any size.
+_PLANS = "SET plan_cache_mode = force_generic_plan;SET enable_seqscan = off;SET jit = off"
 _PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
 
 
@@ -29,7 +32,7 @@ def build_engine(
     url: StoreUrl,
     settings: Settings,
     statements: Statements,
-    remaining_s: Callable[[], float | None],
+    current_watch: Callable[[], Watch | None],
 ) -> Engine:
     """Build an engine; nothing is opened yet.
 
@@ -37,7 +40,7 @@ def build_engine(
         url: The database.
         settings: Bounds in time, and whether a session is ours.
         statements: What to run on a new connection.
-        remaining_s: How long the calling thread may still wait to connect; None: as settings say.
+        current_watch: The deadline under which the calling thread opens a connection.
 
     Raises:
         ConfigError: The driver is not installed, or the credentials contradict each other.
@@ -54,9 +57,9 @@ def build_engine(
         **({"use_native_hstore": False} if url.dialect == "postgresql" else {}),
     )
     if url.dialect == "postgresql":
-        _bound_connecting(engine, settings, remaining_s)
+        _bound_connecting(engine, settings, current_watch)
         credentials.present(credentials.choose(url, settings), engine)
-        event.listen(engine, "connect", _postgres_opener(settings))
+        event.listen(engine, "connect", _postgres_opener(settings, current_watch))
     else:
         event.listen(engine, "connect", _sqlite_opener(statements.of("session")["open"]))
     return engine
@@ -86,21 +89,26 @@ def _connect_arguments(url: StoreUrl, settings: Settings) -> dict[str, Any]:
     return arguments
 
 
-def _bound_connecting(engine: Engine, settings: Settings, remaining_s: Callable[[], float | None]) -> None:
+def _bound_connecting(engine: Engine, settings: Settings, current_watch: Callable[[], Watch | None]) -> None:
     @event.listens_for(engine, "do_connect")
     def bound(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
-        left_s = remaining_s()
-        if left_s is not None and left_s < settings.connect_timeout_s:
-            parameters["connect_timeout"] = str(max(2, int(left_s)))  # libpq knows no less than 2
+        watch = current_watch()
+        if watch is not None and watch.remaining_s < settings.connect_timeout_s:
+            parameters["connect_timeout"] = str(max(2, int(watch.remaining_s)))  # libpq knows no less than 2
 
 
-def _postgres_opener(settings: Settings) -> Callable[[Any, Any], None]:
+def _postgres_opener(settings: Settings, current_watch: Callable[[], Watch | None]) -> Callable[[Any, Any], None]:
+    begin = "BEGIN;" if settings.notify else f"BEGIN;{_limits(settings, 'SET LOCAL')}"
+
     def open_session(driver: Any, record: Any) -> None:
         driver.autocommit = True
+        session = PostgresConnection(driver, prepares=settings.notify, begin=begin)
+        if (watch := current_watch()) is not None:
+            watch.use(session)
         if settings.notify:
             with driver.cursor() as cursor:
-                cursor.execute(_session_settings(settings))
-        record.info[_KEY] = PostgresConnection(driver, session=settings.notify)
+                cursor.execute(_limits(settings, "SET") + _PLANS)
+        record.info[_KEY] = session
 
     return open_session
 
@@ -117,13 +125,12 @@ def _sqlite_opener(scratch: Statement) -> Callable[[Any, Any], None]:
     return open_session
 
 
-def _session_settings(settings: Settings) -> str:
-    """Return SETs of a session of ours: a frozen holder must not keep locks as long as a lease."""
-    idle_ms = round(settings.lease_s * 1000 / 3)
+def _limits(settings: Settings, how: str) -> str:
+    """Return what bounds a session's waits: a frozen holder must not keep locks for as long as a lease."""
     statement_ms = round(settings.statement_timeout_s * 1000)
-    return (
-        f"SET idle_in_transaction_session_timeout = {idle_ms}; "
-        f"SET statement_timeout = {statement_ms}; "
-        f"SET lock_timeout = {statement_ms}; "
-        "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-    )
+    limits = {
+        "idle_in_transaction_session_timeout": round(settings.lease_s * 1000 / 3),
+        "statement_timeout": statement_ms,
+        "lock_timeout": statement_ms,
+    }
+    return "".join(f"{how} {name} = {value};" for name, value in limits.items())

@@ -44,6 +44,7 @@ class Pool:
 
     def __init__(self, url: StoreUrl, settings: Settings, statements: Statements) -> None:
         self._url, self._settings, self._statements = url, settings, statements
+        self.patience_s = settings.statement_timeout_s
         self._begin_afresh()
         _pools.add(self)
 
@@ -95,11 +96,10 @@ class Pool:
         if self._lazy_engine is None:
             with self._building:
                 if self._lazy_engine is None:
-                    self._lazy_engine = build_engine(self._url, self._settings, self._statements, self._remaining_s)
+                    self._lazy_engine = build_engine(
+                        self._url, self._settings, self._statements, lambda: self.mine.watch
+                    )
         return self._lazy_engine
-
-    def _remaining_s(self) -> float | None:
-        return self.mine.watch.remaining_s if self.mine.watch is not None else None
 
 
 class Translating:
@@ -143,6 +143,7 @@ class Loan:
         connection = session_of(self._pooled)
         if watch is not None:
             watch.use(connection)
+            connection.be_patient(watch.remaining_s)
         return connection
 
     def __exit__(
@@ -150,6 +151,7 @@ class Loan:
     ) -> None:
         if self._mine.watch is not None:
             self._mine.watch.use(None)
+            session_of(self._pooled).be_patient(self._pool.patience_s)
         broken = isinstance(error, errors.StoreUnavailable) or not isinstance(error, Exception | None)
         self._pool.give_back(self._pooled, self._mine, broken=broken)
 

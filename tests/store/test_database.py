@@ -108,6 +108,15 @@ def test_a_deadline_bounds_connecting_too(remote: Store, proxy: Proxy) -> None:
         remote.now_ms()
 
 
+def test_a_deadline_bounds_what_a_new_connection_says_first(remote: Store, proxy: Proxy) -> None:
+    remote.close()
+    proxy.hold(b"idle_in_transaction_session_timeout")
+    with pytest.raises(errors.StoreUnavailable, match=r"within 2 s"), remote.deadline(2.0):
+        remote.now_ms()
+    proxy.restore()
+    assert remote.now_ms()
+
+
 def test_a_deadline_ends_a_transaction(remote: Store, proxy: Proxy) -> None:
     desk = Desk(remote)
 
@@ -198,6 +207,17 @@ def test_a_sqlite_lock_is_waited_for_and_then_named(sqlite_url: str) -> None:
     other.execute("COMMIT")
     store.queues.declare_exchange("e", "direct")
     other.close()
+    store.close()
+
+
+def test_a_deadline_bounds_the_wait_for_a_sqlite_lock(sqlite_url: str) -> None:
+    store = open_store(sqlite_url, Settings(statement_timeout_s=29), create=True)
+    other = sqlite3.connect(store.url.path or "", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(errors.StoreUnavailable, match=r"within 0\.1 s"), store.deadline(0.1):
+        store.queues.declare_exchange("e", "direct")
+    other.close()
+    store.queues.declare_exchange("e", "direct")
     store.close()
 
 
