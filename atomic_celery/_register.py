@@ -13,6 +13,7 @@ TRANSPORT = "atomic_celery.transport:Transport"
 POOL = "atomic_celery.concurrency.prefork:TaskPool"
 SCHEMES = (
     "atomic",
+    "atomic+django",
     "atomic+postgres",
     "atomic+postgresql",
     "atomic+postgresql+psycopg",

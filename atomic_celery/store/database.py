@@ -33,6 +33,7 @@ class Database:
         self._pool = Pool(url, settings, self.statements)
         self._now_ms: int | None = None
         self.find_guest: Callable[[], Guest | None] = guests.current
+        self.prefers_own: Callable[[], bool] = lambda: False
 
     def run(self, statement: Statement, /, **parameters: Any) -> Answer:
         """Run one block of statements; a list or tuple goes in as JSON text.
@@ -121,9 +122,16 @@ class Database:
         if mine.connection is not None or mine.guest is not None:
             return None
         guest = self.find_guest()
-        if guest is not None and guest.dialect != self.dialect:
+        if guest is None or (not guest.in_transaction and self.prefers_own()):
+            return None
+        if guest.dialect != self.dialect:
             raise errors.ConfigError(f"publishing_in() got a {guest.dialect} connection, but the broker is {self.url}")
         return guest
+
+    @property
+    def can_wake(self) -> bool:
+        """Whether a sleeping consumer is woken by being told; else it sees each commit, or looks now and then."""
+        return self.dialect == "postgresql" and self.settings.notify
 
     @contextmanager
     def hosting(self, guest: Guest) -> Iterator[None]:

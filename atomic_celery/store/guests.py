@@ -35,6 +35,11 @@ class Guest(Protocol):
     """Whether no other connection can see its database: it is in this process's memory."""
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether what runs on it may be rolled back, as far as is known."""
+        ...
+
+    @property
     def tells_commits(self) -> bool:
         """Whether it is in a transaction and will say when that is committed."""
         ...
@@ -81,14 +86,33 @@ class Alarm:
             logger.warning("cannot wake a consumer after a commit: %s", error)
 
 
+def way_of(driver: Any) -> foreign.Sqlite | foreign.Postgres:
+    """Return how statements run on a driver's connection.
+
+    Raises:
+        ConfigError: It is none that can be joined.
+    """
+    if isinstance(driver, sqlite3.Connection):
+        return foreign.on_sqlite(driver)
+    if foreign.is_psycopg2(driver):
+        return foreign.on_psycopg2(driver)
+    if foreign.is_psycopg(driver):
+        return foreign.on_psycopg(driver)
+    raise errors.ConfigError(
+        "publishing_in() takes a session or connection of SQLAlchemy, or a connection of psycopg2, psycopg or "
+        f"sqlite3; not {type(driver).__module__}.{type(driver).__qualname__}"
+    )
+
+
 class DriverGuest:
     """A plain DB-API connection: psycopg2's, psycopg's or sqlite3's."""
 
     is_sole = False
+    in_transaction = True
     tells_commits = False
 
     def __init__(self, driver: Any) -> None:
-        way = _way_of(driver)
+        way = way_of(driver)
         self.dialect: Dialect = "sqlite" if isinstance(way, foreign.Sqlite) else "postgresql"
         self.is_home = self.dialect == "sqlite"  # another connection would wait for its write lock
         self.run = way.run
@@ -144,16 +168,3 @@ def here() -> Hashable:
     """Return what is another value in another transaction or savepoint of any guest."""
     guest = current()
     return (None if guest is None else guest.scope(), *(scope() for scope in _residents.values()))
-
-
-def _way_of(driver: Any) -> foreign.Sqlite | foreign.Postgres:
-    if isinstance(driver, sqlite3.Connection):
-        return foreign.on_sqlite(driver)
-    if foreign.is_psycopg2(driver):
-        return foreign.on_psycopg2(driver)
-    if foreign.is_psycopg(driver):
-        return foreign.on_psycopg(driver)
-    raise errors.ConfigError(
-        "publishing_in() takes a session or connection of SQLAlchemy, or a connection of psycopg2, psycopg or "
-        f"sqlite3; not {type(driver).__module__}.{type(driver).__qualname__}"
-    )

@@ -58,9 +58,10 @@ class Messages(Noun):
         guest = self._database.guest()
         if guest is None or not (guest.is_sole or all(message.task_name for message in new)):
             return self._publish(new, wake=True)
+        later = guest.tells_commits and self._database.can_wake
         with self._database.hosting(guest):
-            ids = self._publish(new, wake=not guest.tells_commits)
-        if guest.tells_commits:
+            ids = self._publish(new, wake=not later)
+        if later:
             guest.wake_after_commit(self._wake, [message.queue_id for message in new if message.due_ms is None])
         return ids
 

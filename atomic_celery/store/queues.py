@@ -222,24 +222,20 @@ class Queues(Noun):
         Whoever publishes there wakes it, and takes this word back. Does nothing where a consumer
         is woken by every commit, or by none.
         """
-        if self._can_be_woken and queue_ids:
+        if self._database.can_wake and queue_ids:
             self._exec("arm", holder=holder_id, queue_ids=queue_ids, for_ms=for_ms)
 
     def disarm(self, holder_id: str) -> None:
         """Say that a consumer sleeps no more."""
-        if self._can_be_woken:
+        if self._database.can_wake:
             self._exec("disarm", holder=holder_id)
 
     def ring(self, queue_ids: Sequence[int], count: int = 1) -> int:
         """Wake up to *count* consumers that sleep over the queues; return how many were woken."""
-        if not self._can_be_woken or not queue_ids:
+        if not self._database.can_wake or not queue_ids:
             return 0
         with self._database.at_home():
             return self._number("ring", queue_ids=queue_ids, count=count)
-
-    @property
-    def _can_be_woken(self) -> bool:
-        return self._database.dialect == "postgresql" and self._database.settings.notify
 
     def _seen(self, statement: str, /, **parameters: Any) -> list[Row]:
         """Look where a guest is at home, and beyond its transaction if that is too old to see what there is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from atomic_celery import errors
 from atomic_celery.store import migrations
 from atomic_celery.store.database import Database, Noun
@@ -32,7 +34,7 @@ class Schema(Noun):
     def migrate(self, *, additive_only: bool = False) -> list[str]:
         """Run the migrations that have not run yet and name them.
 
-        Atomicity: one transaction, all or nothing; two programs at once take turns.
+        Atomicity: one transaction, all or nothing, or a guest's; two programs at once take turns.
 
         Args:
             additive_only: Stop before the first step that the release before could not live with.
@@ -40,7 +42,9 @@ class Schema(Noun):
         Raises:
             SchemaMismatch: The tables are newer than this release. Nothing was changed.
         """
-        with self._database.transaction("migrate"):
+        guest = self._database.guest()
+        joining = self._database.hosting(guest) if guest is not None and guest.in_transaction else nullcontext()
+        with joining, self._database.transaction("migrate"):
             self._one("lock")
             numbers = self._numbers()
             self._refuse_newer(numbers)

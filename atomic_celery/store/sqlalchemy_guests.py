@@ -28,6 +28,7 @@ class ConnectionGuest:
     """A Core connection, in whatever transaction it is when something is published."""
 
     is_sole = False
+    in_transaction = True
     tells_commits = False
 
     def __init__(self, connection: Connection) -> None:
@@ -56,6 +57,7 @@ class SessionGuest:
     """A session; it may begin, commit and roll back several transactions while it is a guest."""
 
     is_sole = False
+    in_transaction = True
     tells_commits = True
 
     def __init__(self, session: Session) -> None:

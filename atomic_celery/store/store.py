@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from atomic_celery.config import Settings
+from atomic_celery.store import elsewhere, guests
 from atomic_celery.store.database import Database
 from atomic_celery.store.doorbell import Doorbell, open_doorbell
 from atomic_celery.store.fleet_events import FleetEvents
+from atomic_celery.store.guests import Guest
 from atomic_celery.store.hosts import Hosts
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
@@ -46,6 +49,14 @@ class Store:
             name: What its crash points are called: ``<name>.committing``, ``<name>.committed``.
         """
         return self._database.transaction(name)
+
+    def live_with(self, find_guest: Callable[[], Guest | None]) -> None:
+        """Let a guest be there always: what is published joins it unless another one is invited."""
+        self._database.find_guest = lambda: guests.current() or find_guest()
+
+    def prefer_own_connections(self, when: Callable[[], bool]) -> None:
+        """Join such a guest only in its transactions, *when* this process has connections of its own anyway."""
+        self._database.prefers_own = when
 
     def settling(self) -> bool:
         """Whether a queue that is declared here now may be undone with a guest's transaction."""
@@ -94,6 +105,8 @@ def open_store(url: str, settings: Settings, *, create: bool = False) -> Store:
         ConfigError: The URL is wrong, its driver is missing, or it does not fit the settings.
     """
     store = Store(StoreUrl.parse(url), settings)
+    if store.url.alias is not None:
+        store.live_with(elsewhere.guest_finder(store.url.alias))
     if create and store.dialect == "sqlite" and store.schema.version() is None:
         store.schema.migrate()
     return store

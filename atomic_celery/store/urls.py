@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote_to_bytes
 import sqlalchemy
 
 from atomic_celery.errors import ConfigError
+from atomic_celery.store import elsewhere
 
 Dialect = Literal["postgresql", "sqlite"]
 
@@ -111,6 +112,8 @@ class StoreUrl:
     """The SQLite file, absolute."""
     parameters: tuple[tuple[str, str], ...] = field(default=())
     """What the URL says to libpq, secrets included, sorted by name."""
+    alias: str | None = None
+    """What a framework calls the database, as a URL: ``django://default``."""
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
@@ -122,6 +125,8 @@ class StoreUrl:
         scheme, separator, rest = text.strip().partition("://")
         if not re.fullmatch(r"[A-Za-z0-9+.-]{1,40}", scheme) or not separator:
             raise ConfigError("a database URL looks like atomic+postgresql://user@host/dbname or atomic+sqlite:///path")
+        if framework := elsewhere.framework_of(scheme.lower().removeprefix(_OUR_PREFIX)):
+            return framework.locate(rest)
         dialect, driver = _parse_scheme(scheme)
         if dialect == "sqlite":
             return cls(dialect, driver, path=_parse_path(rest))
@@ -133,7 +138,13 @@ class StoreUrl:
         return dict(self.parameters).get("password")
 
     def sqlalchemy_url(self) -> sqlalchemy.URL:
-        """Return what an engine needs to know, and nothing secret: the rest is in each connect."""
+        """Return what an engine needs to know, and nothing secret: the rest is in each connect.
+
+        Raises:
+            ConfigError: It is a database in the memory of one connection; a second one would not see it.
+        """
+        if self.dialect == "sqlite" and self.path is None:
+            raise ConfigError(f"{self} is in the memory of one process; only what that publishes itself can reach it")
         return sqlalchemy.URL.create(f"{self.dialect}+{self.driver}", database=self.path)
 
     def connect_parameters(self, connect_timeout_s: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -171,6 +182,8 @@ class StoreUrl:
         return f"StoreUrl({str(self)!r})"
 
     def _text(self, *, mask: bool) -> str:
+        if self.alias is not None:
+            return f"{_OUR_PREFIX}{self.alias}"
         if self.path is not None:
             return f"{_OUR_PREFIX}sqlite:///{quote(self.path)}"
         said = {name: _shown(name, value, mask=mask) for name, value in self.parameters}
@@ -181,6 +194,12 @@ class StoreUrl:
         text += f"{_join_hosts(dict(self.parameters))}/{said.pop('dbname', '')}"
         query = [f"{name}={value}" for name, value in said.items() if name not in ("host", "port")]
         return f"{text}?{'&'.join(query)}" if query else text
+
+
+def from_libpq(said: Mapping[str, object], *, driver: str, alias: str) -> StoreUrl:
+    """Return the database of libpq parameters that a framework has; what libpq does not know is left out."""
+    known = {name: str(value) for name, value in said.items() if name in _LIBPQ and value not in (None, "")}
+    return StoreUrl("postgresql", driver, parameters=tuple(sorted(known.items())), alias=alias)
 
 
 def _shown(name: str, value: str, *, mask: bool) -> str:

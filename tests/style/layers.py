@@ -12,6 +12,7 @@ ENTRY_LAYER = 6
 CELERY_LAYER = 5
 CELERY = {"amqp", "billiard", "celery", "kombu", "vine"}
 DRIVERS = {"psycopg", "psycopg2", "sqlalchemy", "sqlite3"}
+KNOWS_DJANGO = "django_connection"
 OPEN_TO_DJANGO = {"config", "errors", "operations", "store"}
 
 Layers = dict[str, int]
@@ -49,8 +50,8 @@ def _forbidden(part: str, layer: int, imported: str, layers: Layers) -> str | No
         return f"imports {package}, which only the layers L{CELERY_LAYER} and up know"
     if package in DRIVERS and part != "store":
         return f"imports {package}, which only store/ knows"
-    if package in {"django", "django_admin"}:
-        return f"imports {package}, which only django_admin/ knows"
+    if package in {"django", "django_admin"} and (part, package) != (KNOWS_DJANGO, "django"):
+        return f"imports {package}, which only django_admin/ and {KNOWS_DJANGO} know"
     if package != "atomic_celery":
         return None
     other = _part_of(imported)

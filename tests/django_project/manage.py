@@ -1,0 +1,10 @@
+"""Django's command line, for this project."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    os.environ["DJANGO_SETTINGS_MODULE"] = "proj.settings"
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)

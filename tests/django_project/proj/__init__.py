@@ -1,0 +1,5 @@
+"""A small shop that sends tasks in its transactions."""
+
+from proj.celery import app
+
+__all__ = ["app"]
