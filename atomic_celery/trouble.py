@@ -17,7 +17,7 @@ WRITE_LIMIT_S = 2.0
 """How long it may take to commit a write that changes nothing."""
 
 Trouble = Literal["degraded", "unknown"]
-_ROUNDING_S = 1.0  # a driver rounds its own timeouts down to whole seconds
+_LONG = 0.6  # of the time allowed: a driver rounds its own timeouts down to whole seconds
 _NO_ANSWER = (
     "the database accepts connections and does not answer; look at the server's load, its disk, and sessions that "
     "wait for locks (pg_stat_activity), or at a proxy between here and there"
@@ -73,9 +73,9 @@ def bounded(store: Store, limit_s: float = READ_LIMIT_S, *, hint: str = _NO_ANSW
         raise StoreTrouble("degraded", str(error), _TOO_BUSY) from error
     except errors.StoreUnavailable as error:
         # A hung server and a refusing one end in the same error; what tells them apart is the waiting.
-        if clock.monotonic_s() - began_s < limit_s - _ROUNDING_S:
-            raise StoreTrouble("unknown", str(error), _NO_CONNECTION) from error
-        raise StoreTrouble("degraded", str(error), hint) from error
+        if clock.monotonic_s() - began_s >= _LONG * min(limit_s, store.settings.connect_timeout_s):
+            raise StoreTrouble("degraded", str(error), hint) from error
+        raise StoreTrouble("unknown", str(error), _NO_CONNECTION) from error
 
 
 def probe_write(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import Any, get_args
@@ -17,9 +17,9 @@ from atomic_celery.cli.group import EXIT_FAILED, Group
 from atomic_celery.cli.session import Command, Session, command
 from atomic_celery.store.reads import Filter, MessageView, State
 
-_PAGE = 500
+_PAGE = 1000
 _SEARCH_LIMIT_S = 9.0  # below statement_timeout, or the database would speak first
-_NARROW = "narrow the search with --state, --queue or --limit; if that hangs too, see: celery atomic status"
+_NARROW = "a search reads every message: narrow it with --state; if celery atomic status hangs too, it is the database"
 _TONES: dict[str, tables.Tone] = {"ready": "", "delayed": "faint", "running": "good", "dead": "bad"}
 _FILTERS = (
     click.option("--queue", metavar="NAME", help="Only messages of this queue."),
@@ -55,7 +55,7 @@ def messages() -> None:
 @command
 def list_(session: Session, which: Filter, limit: int, before: int | None) -> None:
     """List unfinished messages, the newest first."""
-    with _searching(session):
+    with _searching(session, which):
         now_ms = session.store.now_ms()
         seen = session.store.reads.messages(which, before=before, limit=limit)
     if session.output.as_json:
@@ -131,8 +131,10 @@ def delete(session: Session, names: Sequence[str], which: Filter, limit: int | N
     _act(session, names, which, limit, operations.delete)
 
 
-def _searching(session: Session) -> AbstractContextManager[None]:
-    """Allow more time than for a look: a search for a text may read every message."""
+def _searching(session: Session, which: Filter) -> AbstractContextManager[None]:
+    """Allow a search that may have to read every message more time than a look."""
+    if which.text is None and which.task is None and which.root is None:
+        return trouble.bounded(session.store)
     return trouble.bounded(session.store, _SEARCH_LIMIT_S, hint=_NARROW)
 
 
@@ -142,26 +144,27 @@ def _act(
     if bool(names) == (which != Filter()):
         raise click.UsageError("name messages by id or task id, or choose them by at least one filter; not both")
     missing: list[str] = []
+    ids = _ids(session, names, missing) if names else _chosen(session, which, limit)
     done = operations.Done("", (), ())
-    for ids in [_ids(session, names, missing)] if names else _pages(session, which, limit):
+    for start in range(0, len(ids), operations.BATCH):
         with trouble.bounded(session.store):
-            part = verb(session.store, ids, asked_by=operations.asker())
+            part = verb(session.store, ids[start : start + operations.BATCH], asked_by=operations.asker())
         done = operations.Done(part.verb, done.ids + part.ids, done.skipped + part.skipped)
     _say(session, done)
     _end(names, missing, done.skipped)
 
 
-def _pages(session: Session, which: Filter, limit: int | None) -> Iterator[list[int]]:
-    """Yield the ids that *which* chooses, the newest first, each once."""
-    before, left = None, limit
-    while left is None or left > 0:
-        with _searching(session):
-            page = session.store.reads.messages(which, before=before, limit=min(_PAGE, left or _PAGE))
+def _chosen(session: Session, which: Filter, limit: int | None) -> list[int]:
+    """Return the ids that *which* chooses, at most the newest *limit*, the oldest first."""
+    found: list[int] = []
+    while limit is None or len(found) < limit:
+        page_size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        with _searching(session, which):
+            page = session.store.reads.messages(which, before=found[-1] if found else None, limit=page_size)
         if not page:
-            return
-        yield [message.id for message in page]
-        before = page[-1].id
-        left = None if left is None else left - len(page)
+            break
+        found += [message.id for message in page]
+    return found[::-1]
 
 
 def _ids(session: Session, names: Sequence[str], missing: list[str]) -> list[int]:
@@ -212,7 +215,7 @@ def _note(message: MessageView, now_ms: int) -> str:
     if message.lease_until_ms is not None:
         left_ms = message.lease_until_ms - now_ms
         lease = f"lease ends in {tables.span(left_ms)}" if left_ms > 0 else f"lease ended {tables.span(-left_ms)} ago"
-        return f"held by {message.holder}, {lease}"
+        return f"held by {message.host or message.holder}, {lease}"
     if message.due_ms is not None:
         return f"due in {tables.span(message.due_ms - now_ms)}"
     return message.reason or ""

@@ -69,6 +69,8 @@ class MessageView:
     due_ms: int | None
     expires_ms: int | None
     holder: str | None
+    host: str | None
+    """The holder's name, if it is a registered host."""
     boot: str | None
     claimed_ms: int | None
     lease_until_ms: int | None

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -137,3 +138,17 @@ def _read(screen: int) -> bytes:
         return os.read(screen, 65536)
     except OSError:  # Linux ends a terminal with an error
         return b""
+
+
+@pytest.mark.parametrize("option", ["--password-file", "--token-file"])
+def test_the_password_may_be_in_a_file(postgres_url: str, tmp_path: Path, option: str) -> None:
+    url = urlsplit(postgres_url)
+    assert url.password is not None
+    secret = tmp_path / "secret"
+    secret.write_text(f"{url.password}\n")
+    secret.chmod(0o600)
+    bare = url._replace(netloc=f"{url.username}@{url.hostname}:{url.port}").geturl()
+
+    run = project(tmp_path, f"atomic+{bare}")(option, str(secret), "migrate")
+
+    assert run.returncode == 0, run.stderr

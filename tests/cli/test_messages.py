@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from atomic_celery import operations
+from atomic_celery.cli import messages
+from atomic_celery.cli.session import Session
 from atomic_celery.store.reads import Filter
 from tests.cli.conftest import CommandLine, World
 
@@ -148,14 +152,15 @@ def test_what_a_verb_left_alone_is_said_and_ends_with_1(cli: CommandLine, world:
     assert run.stdout == f"1 requeued\n1 left alone, ended or so already: {ready}\n"
 
 
-def test_filters_choose_what_is_moved_page_after_page(cli: CommandLine, world: World) -> None:
+def test_filters_choose_what_is_moved_and_the_oldest_goes_first(cli: CommandLine, world: World) -> None:
     ids = [world.publish(f"t{number}") for number in range(7)]
     world.store.messages.bury(ids, "all of them")
     kept = world.publish("ready")
 
-    assert len(cli.json("messages", "requeue", "--state", "dead", "--limit", "3")["ids"]) == 3
-    assert len(cli.json("messages", "requeue", "--state", "dead")["ids"]) == 4
+    assert cli.json("messages", "requeue", "--state", "dead", "--limit", "3")["ids"] == ids[4:]
+    assert cli.json("messages", "requeue", "--state", "dead")["ids"] == ids[:4]
     assert cli.json("messages", "requeue", "--state", "dead")["ids"] == []
+    assert world.claim(limit=9) == [kept, *ids[4:], *ids[:4]]
     assert len(cli.json("messages", "delete", "--task", "proj.add", "--yes")["ids"]) == 8
     assert world.store.reads.message(kept) is None
 
@@ -169,3 +174,13 @@ def test_batches_are_moved_whole_and_each_leaves_an_event(world: World) -> None:
     events = world.store.events.list(kind="message-dead")
     assert [event.detail and event.detail["count"] for event in events] == [1, operations.BATCH]
     assert [depth.dead for depth in world.store.reads.depths()] == [len(ids)]
+
+
+def test_what_filters_choose_is_found_page_after_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [world.publish(f"t{number}") for number in range(5)]
+    monkeypatch.setattr(messages, "_PAGE", 2)
+    session = Session.__new__(Session)
+    session._store = world.store
+
+    assert messages._chosen(session, Filter(state="ready"), None) == ids
+    assert messages._chosen(session, Filter(state="ready"), 3) == ids[2:]

@@ -43,7 +43,8 @@ SELECT q.id, q.name, q.exclusive_to IS NOT NULL OR q.auto_delete OR q.expires_ms
 -- name: messages :many
 -- Unfinished messages with everything but their payload, the newest first.
 SELECT m.id, q.name AS queue, s.state, m.task_id, m.task_name, m.root_id, s.priority, s.fence, s.crashes,
-       m.published_ms, s.due_ms, m.expires_ms, s.holder, s.boot, s.claimed_ms, s.lease_until_ms, s.reason, s.buried_ms
+       m.published_ms, s.due_ms, m.expires_ms, s.holder, h.name AS host, s.boot, s.claimed_ms, s.lease_until_ms,
+       s.reason, s.buried_ms
   FROM (SELECT message_id, queue_id, 'ready' AS state, priority, fence, crashes,
                NULL::bigint AS due_ms, NULL::text AS holder, NULL::text AS boot, NULL::bigint AS claimed_ms, NULL::bigint AS lease_until_ms,
                NULL::text AS reason, NULL::bigint AS buried_ms
@@ -62,6 +63,7 @@ SELECT m.id, q.name AS queue, s.state, m.task_id, m.task_name, m.root_id, s.prio
           FROM atomic_dead) AS s
   JOIN atomic_message AS m ON m.id = s.message_id
   JOIN atomic_queue AS q ON q.id = s.queue_id
+  LEFT JOIN atomic_host AS h ON h.id = s.holder
  WHERE (:id::bigint IS NULL OR s.message_id = :id)
    AND (:before::bigint IS NULL OR s.message_id < :before)
    AND (:state::text IS NULL OR s.state = :state)
@@ -75,7 +77,7 @@ SELECT m.id, q.name AS queue, s.state, m.task_id, m.task_name, m.root_id, s.prio
 -- name: scheduled :many
 -- Delayed messages of some queues, the next due first.
 SELECT m.id, q.name AS queue, 'delayed', m.task_id, m.task_name, m.root_id, d.priority, d.fence, d.crashes,
-       m.published_ms, d.due_ms, m.expires_ms, NULL, NULL, NULL, NULL, NULL, NULL
+       m.published_ms, d.due_ms, m.expires_ms, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM atomic_delayed AS d
   JOIN atomic_message AS m ON m.id = d.message_id
   JOIN atomic_queue AS q ON q.id = d.queue_id
