@@ -127,8 +127,13 @@ def from_sources(*sources: Mapping[str, Any], env: Mapping[str, str] | None = No
 
 
 def celery_keys(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick the ``atomic_*`` keys out of a Celery configuration, unprefixed."""
-    return {key[len("atomic_") :].lower(): conf[key] for key in conf if key.lower().startswith("atomic_")}
+    """Pick the ``atomic_*`` keys out of a Celery configuration, unprefixed.
+
+    A configuration with a namespace, as Django projects have, says ``CELERY_ATOMIC_LEASE`` for ``atomic_lease``.
+    """
+    namespace = str(getattr(conf, "prefix", None) or "").lower()
+    names = {key: key.lower().removeprefix(namespace) for key in conf}
+    return {name[len("atomic_") :]: conf[key] for key, name in names.items() if name.startswith("atomic_")}
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -60,6 +60,19 @@ def test_a_message_in_no_state_or_two_breaks_the_first_invariant(
     assert f"error: message {doubled} is in ready, dead" in run.stdout
 
 
+def test_settings_under_a_namespace_count(sqlite_url: str, tmp_path: Path) -> None:
+    cli = project(tmp_path, f"atomic+{sqlite_url}")
+    with (tmp_path / "app.py").open("a") as app:
+        app.write("conf = type('Conf', (), {'CELERY_ATOMIC_LEASE': 24, 'CELERY_ATOMIC_RENEW_EVERY': 6})\n")
+        app.write(f"conf.CELERY_BROKER_URL = 'atomic+{sqlite_url}'\n")
+        app.write("app.config_from_object(conf, namespace='CELERY')\n")
+    assert cli("migrate").returncode == 0
+
+    settings = cli.json("doctor")["checkup"]["settings"]
+
+    assert (settings["atomic_lease"], settings["atomic_renew_every"]) == (24, 6)
+
+
 def test_the_setup_is_checked_before_the_database(tmp_path: Path) -> None:
     password = tmp_path / "password"
     cli = project(tmp_path, "atomic+postgresql://u@127.0.0.1:1/db")
