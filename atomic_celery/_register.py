@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 
 TRANSPORT = "atomic_celery.transport:Transport"
 POOL = "atomic_celery.concurrency.prefork:TaskPool"
@@ -36,3 +37,13 @@ def register() -> None:
         from celery.concurrency import ALIASES  # type: ignore[attr-defined]
 
         ALIASES.setdefault("atomic", POOL)
+    with contextlib.suppress(Exception):
+        # Only if it is there: to import it while kombu is being imported goes in circles, and leaves Celery in pieces.
+        sys.modules["celery._state"].connect_on_app_finalize(_let_groups_send_together)
+
+
+def _let_groups_send_together(_app: object) -> None:
+    with contextlib.suppress(Exception):
+        from atomic_celery import groups
+
+        groups.install()

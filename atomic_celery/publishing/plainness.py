@@ -26,13 +26,13 @@ def of_app(app: Celery) -> bool:
         and not conf.task_always_eager
         and not conf.task_send_sent_event
         and conf.task_protocol == 2
-        and all(type(route) is MapRoute for route in app.amqp.router.routes)
+        and all(type(route) is MapRoute for route in getattr(app.amqp.router, "routes", ()))
         and _is_celerys(Router, app.amqp.router, "route")
         and _is_celerys(CeleryApp, app, "send_task")
     )
 
 
-def of_task(task: Task | None) -> bool:
+def of_task(task: Task[..., Any] | None) -> bool:
     """Whether sending *task* runs no code of its own; of a task that is not known here only its name is sent."""
     if task is None:
         return True

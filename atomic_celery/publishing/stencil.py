@@ -40,7 +40,7 @@ class Stencils:
         self._plain_tasks: dict[str, bool] = {}
         self._stencils: dict[Hashable, Stencil] = {}
 
-    def publish(self, signature: Signature) -> AsyncResult:
+    def publish(self, signature: Signature) -> AsyncResult[Any]:
         """Send *signature*, into the mailbag that is open."""
         kind = self._kind_of(signature) if self._plain_app else None
         if kind is None:
@@ -50,7 +50,7 @@ class Stencils:
             return self._publish_first(kind, signature)
         return stencil.publish(signature)
 
-    def _publish_first(self, kind: Hashable, signature: Signature) -> AsyncResult:
+    def _publish_first(self, kind: Hashable, signature: Signature) -> AsyncResult[Any]:
         with mailbag.collecting(Mailbag()) as bag:
             result = signature.apply_async()
         if len(self._stencils) >= _MOST_STENCILS:
@@ -62,7 +62,7 @@ class Stencils:
 
     def _kind_of(self, signature: Signature) -> Hashable | None:
         """Return what all messages made with one stencil have in common; None: Celery has to make this one."""
-        if type(signature) is not Signature or signature._app not in (None, self._app):
+        if type(signature) is not Signature or getattr(signature, "_app", None) not in (None, self._app):
             return None
         name, options = signature["task"], signature["options"]
         if name not in self._plain_tasks:
@@ -79,24 +79,24 @@ class Stencil:
     """One message of Celery's making, cut open where another call of the same task differs."""
 
     def __init__(
-        self, app: Celery, signature: Signature, store: Store, rows: Sequence[NewMessage], result: AsyncResult
+        self, app: Celery, signature: Signature, store: Store, rows: Sequence[NewMessage], result: AsyncResult[Any]
     ) -> None:
         self.copies = 0
         self._app, self._store, self._rows = app, store, rows
         self._ignored: bool | None = getattr(result, "ignored", None)
         self._subscribes = not self._ignored and not plainness.of_backend(app.backend)
         task = app.tasks.get(signature["task"])
-        self._result_of: Callable[[str], AsyncResult] = (task or app).AsyncResult
+        self._result_of: Callable[[str], AsyncResult[Any]] = (task or app).AsyncResult
         self._check: Callable[..., object] | None = getattr(task, "__header__", None) if task and task.typing else None
         self._message: codec.RawMessage = json.loads(rows[0].payload)
         self._is_root = rows[0].root_id == rows[0].task_id
-        self._serializer = serialization.registry.type_to_name[self._message["content-type"]]
+        self._serializer = serialization.registry.type_to_name[self._message["content-type"]]  # type: ignore[attr-defined]
         self._compressor: str | None = self._message["headers"].get("compression")
         self._is_text = self._message["content-encoding"] == "utf-8" and self._compressor is None
         self._embedded = _body_of(self._message)[2]
         self._pieces = self._cut(set(signature["options"]))
 
-    def publish(self, signature: Signature) -> AsyncResult:
+    def publish(self, signature: Signature) -> AsyncResult[Any]:
         """Send a copy that calls *signature*."""
         args, kwargs = signature["args"], signature["kwargs"]
         if self._check is not None:
@@ -108,7 +108,7 @@ class Stencil:
         mailbag.put(self._store, self._copy(task_id, args, kwargs))
         self.copies += 1
         result = self._result_of(task_id)
-        result.ignored = self._ignored
+        result.ignored = self._ignored  # type: ignore[assignment]  # as Celery sets it
         if parent := self._app.current_worker_task:
             parent.add_trail(result)
         return result

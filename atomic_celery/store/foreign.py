@@ -141,7 +141,7 @@ def on_psycopg(driver: Any) -> Postgres:
 
     def send(text: str, parameters: Parameters) -> Answer:
         with ClientCursor(driver, row_factory=tuple_row) as cursor:
-            cursor.execute(text, parameters)  # type: ignore[arg-type]
-            return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+            cursor.execute(text, parameters)
+            return Answer(list(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
     return Postgres(send)

@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.signals import worker_init
 
+from atomic_celery import groups
 from atomic_celery.transport.transport import Transport
 
 __all__ = ["Transport"]
@@ -28,3 +29,4 @@ def _make_host(sender: Any, **_: Any) -> None:
 
 
 worker_init.connect(_make_host, weak=False, dispatch_uid="atomic_celery")
+groups.install()

@@ -118,7 +118,9 @@ class Channel(virtual.Channel):
         if settling or self._unsettled:
             self._unsettled = settling
             self._topology.changed()
-            self.connection.client.declared_entities.clear()
+            declared = self.connection.client.declared_entities
+            if declared is not None:
+                declared.clear()
 
     # Consuming
 

@@ -44,7 +44,10 @@ class Project:
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
     """The project on each database and driver."""
     if request.param.startswith("sqlite"):
-        environment = {"SHOP_DATABASE": f"sqlite:///{tmp_path}/a.db", "SHOP_OTHER_DATABASE": f"sqlite:///{tmp_path}/b.db"}
+        environment = {
+            "SHOP_DATABASE": f"sqlite:///{tmp_path}/a.db",
+            "SHOP_OTHER_DATABASE": f"sqlite:///{tmp_path}/b.db",
+        }
         if request.param == "sqlite file":
             environment["SHOP_TEST_FILES"] = "yes"  # Django's default for tests is a database in memory
         yield Project(environment)

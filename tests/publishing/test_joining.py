@@ -92,11 +92,8 @@ def test_a_savepoint_takes_its_messages_along(joined: Office, engine: sqlalchemy
     assert joined.task_ids() == [first.id, third.id]
 
 
-@pytest.mark.parametrize("open_bulk", [atomic_celery.bulk, lambda app: atomic_celery.bulk(app, brims_at=10)])
-def test_a_bulk_around_a_transaction_is_no_way_out_of_it(
-    joined: Office, engine: sqlalchemy.Engine, open_bulk: Callable[..., Any]
-) -> None:
-    with open_bulk(joined.app):
+def test_a_bulk_around_a_transaction_is_no_way_out_of_it(joined: Office, engine: sqlalchemy.Engine) -> None:
+    with atomic_celery.bulk(joined.app):
         before = joined.task("add").delay(1)
         with Session(engine) as session, atomic_celery.publishing_in(session):
             joined.task("add").delay(2)

@@ -1,7 +1,6 @@
 """One page for each way a request can end."""
 
 from django.urls import path
-
 from shop import views
 
 urlpatterns = [

@@ -2,7 +2,6 @@
 
 from celery import shared_task
 from django.db.models import F
-
 from shop.models import Order
 
 

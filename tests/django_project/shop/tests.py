@@ -1,9 +1,11 @@
+# ruff: noqa: PT011, PT012  # a block that is left by an error is what is looked at
 """How publishing goes along with Django's transactions, seen by Django's own test cases."""
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 from asgiref.sync import sync_to_async
 from celery import group
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
@@ -11,10 +13,10 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 from proj.celery import app
-
-import atomic_celery
 from shop.models import Order
 from shop.tasks import handle
+
+import atomic_celery
 
 
 def sent(alias: str = "default") -> list[str]:
@@ -27,7 +29,7 @@ def sent(alias: str = "default") -> list[str]:
 class Emptied:
     """Begins with no messages."""
 
-    databases = {"default", "other"}
+    databases: ClassVar = {"default", "other"}
 
     def setUp(self) -> None:
         super().setUp()  # type: ignore[misc]
@@ -40,29 +42,29 @@ class Emptied:
 class Transactions(Emptied, TransactionTestCase):
     def test_outside_of_a_block_it_commits_at_once(self) -> None:
         result = handle.delay("a")
-        self.assertEqual(_elsewhere(sent), [result.id])
+        assert _elsewhere(sent) == [result.id]
 
     def test_a_block_that_commits_has_published(self) -> None:
         with transaction.atomic():
             result = handle.delay("a")
-            self.assertEqual(_elsewhere(sent), [])
-        self.assertEqual(sent(), [result.id])
+            assert _elsewhere(sent) == []
+        assert sent() == [result.id]
 
     def test_a_block_that_raises_has_not(self) -> None:
-        with self.assertRaises(ValueError), transaction.atomic():
+        with pytest.raises(ValueError), transaction.atomic():
             handle.delay("a")
             raise ValueError
-        self.assertEqual(sent(), [])
+        assert sent() == []
 
     def test_nested_blocks_roll_back_by_themselves(self) -> None:
         with transaction.atomic():
             first = handle.delay("a")
-            with self.assertRaises(ValueError), transaction.atomic():
+            with pytest.raises(ValueError), transaction.atomic():
                 handle.delay("b")
                 raise ValueError
             with transaction.atomic():
                 third = handle.delay("c")
-        self.assertEqual(sent(), [first.id, third.id])
+        assert sent() == [first.id, third.id]
 
     def test_savepoints_by_hand(self) -> None:
         with transaction.atomic():
@@ -70,13 +72,13 @@ class Transactions(Emptied, TransactionTestCase):
             savepoint = transaction.savepoint()
             handle.delay("b")
             transaction.savepoint_rollback(savepoint)
-        self.assertEqual(sent(), [first.id])
+        assert sent() == [first.id]
 
     def test_set_rollback(self) -> None:
         with transaction.atomic():
             handle.delay("a")
             transaction.set_rollback(True)
-        self.assertEqual(sent(), [])
+        assert sent() == []
 
     def test_manual_commits(self) -> None:
         transaction.set_autocommit(False)
@@ -87,60 +89,61 @@ class Transactions(Emptied, TransactionTestCase):
             transaction.commit()
         finally:
             transaction.set_autocommit(True)
-        self.assertEqual(sent(), [kept.id])
+        assert sent() == [kept.id]
 
     def test_delay_on_commit_goes_on_working(self) -> None:
         with transaction.atomic():
             handle.delay_on_commit("a")
-            self.assertEqual(sent(), [])
-        self.assertEqual(len(sent()), 1)
-        with self.assertRaises(ValueError), transaction.atomic():
+            assert sent() == []
+        assert len(sent()) == 1
+        with pytest.raises(ValueError), transaction.atomic():
             handle.delay_on_commit("b")
             raise ValueError
-        self.assertEqual(len(sent()), 1)
+        assert len(sent()) == 1
 
     def test_many_join_too(self) -> None:
-        with self.assertRaises(ValueError), transaction.atomic():
+        with pytest.raises(ValueError), transaction.atomic():
             atomic_celery.publish_many([handle.s(str(number)) for number in range(1500)], app=app)
             group(handle.s("a"), handle.s("b")).apply_async()
             raise ValueError
-        self.assertEqual(sent(), [])
+        assert sent() == []
         with transaction.atomic():
             atomic_celery.publish_many([handle.s(str(number)) for number in range(1500)], app=app)
-        self.assertEqual(len(sent()), 1500)
+        assert len(sent()) == 1500
 
     def test_a_bulk_is_no_way_out_of_a_block(self) -> None:
         with atomic_celery.bulk(app):
             kept = handle.delay("a")
-            with self.assertRaises(ValueError), transaction.atomic():
+            with pytest.raises(ValueError), transaction.atomic():
                 handle.delay("b")
                 raise ValueError
             with transaction.atomic():
                 also = handle.delay("c")
-                with self.assertRaises(ValueError), transaction.atomic(), atomic_celery.bulk(app):
+                with pytest.raises(ValueError), transaction.atomic(), atomic_celery.bulk(app):
                     handle.delay("d")
                     raise ValueError
-        self.assertEqual(sorted(sent()), sorted([kept.id, also.id]))
+        assert sorted(sent()) == sorted([kept.id, also.id])
 
     def test_a_block_of_another_database_is_not_joined(self) -> None:
-        with self.assertRaises(ValueError), transaction.atomic(using="other"):
+        with pytest.raises(ValueError), transaction.atomic(using="other"):
             kept = handle.delay("a")
             raise ValueError
-        self.assertEqual(sent(), [kept.id])
+        assert sent() == [kept.id]
 
     def test_another_app_may_publish_to_another_database(self) -> None:
-        with app.connection_for_write() as default, type(app)(
-            "other", broker="atomic+django://other", set_as_current=False
-        ) as other:
+        with (
+            app.connection_for_write() as default,
+            type(app)("other", broker="atomic+django://other", set_as_current=False) as other,
+        ):
             del default
             with transaction.atomic(), transaction.atomic(using="other"):
                 handle.delay("a")
                 elsewhere = other.send_task("shop.tasks.handle", ["b"])
                 transaction.set_rollback(True)
-        self.assertEqual((sent(), sent("other")), ([], [elsewhere.id]))
+        assert (sent(), sent("other")) == ([], [elsewhere.id])
 
     def test_an_aborted_transaction_raises_djangos_own_error(self) -> None:
-        with self.assertRaises(DatabaseError), transaction.atomic():
+        with pytest.raises(DatabaseError), transaction.atomic():
             try:
                 Order.objects.create(id=1, name="a")
                 Order.objects.create(id=1, name="b")
@@ -148,12 +151,12 @@ class Transactions(Emptied, TransactionTestCase):
                 handle.delay("c")
                 if connection.vendor == "sqlite":  # whose transactions are not aborted by an error
                     raise
-        self.assertEqual(sent(), [])
+        assert sent() == []
 
     def test_a_block_that_needs_a_rollback_raises_djangos_own_error(self) -> None:
         with transaction.atomic():
             transaction.set_rollback(True)
-            with self.assertRaises(TransactionManagementError):
+            with pytest.raises(TransactionManagementError):
                 handle.delay("a")
 
     def test_each_thread_has_its_own_transaction(self) -> None:
@@ -163,7 +166,7 @@ class Transactions(Emptied, TransactionTestCase):
             if connection.vendor == "postgresql":  # SQLite has one writer at a time
                 _elsewhere(lambda: handle.delay("b"))
             transaction.set_rollback(True)
-        self.assertEqual(len(sent()), 2 if connection.vendor == "postgresql" else 1)
+        assert len(sent()) == (2 if connection.vendor == "postgresql" else 1)
 
     def test_a_queue_first_used_in_a_block_that_rolls_back_is_declared_again(self) -> None:
         for fails in (True, False):
@@ -172,10 +175,10 @@ class Transactions(Emptied, TransactionTestCase):
                     handle.apply_async(("a",), queue="fresh")
                     if fails:
                         raise ValueError
-            except ValueError:
-                self.assertEqual(sent(), [])
+            except ValueError:  # noqa: PERF203
+                assert sent() == []
         handle.apply_async(("a",), queue="fresh")
-        self.assertEqual(len(sent()), 2)
+        assert len(sent()) == 2
 
     def test_asynchronous_code_asks_as_django_does(self) -> None:
         async def publish() -> Any:
@@ -184,7 +187,7 @@ class Transactions(Emptied, TransactionTestCase):
             return result
 
         result = asyncio.run(publish())
-        self.assertEqual(sent(), [result.id])
+        assert sent() == [result.id]
 
     def test_a_coroutine_that_forgets_to_is_told_so(self) -> None:
         from django.core.exceptions import SynchronousOnlyOperation
@@ -192,7 +195,7 @@ class Transactions(Emptied, TransactionTestCase):
         async def publish() -> None:
             handle.delay("a")
 
-        with self.assertRaises(SynchronousOnlyOperation):
+        with pytest.raises(SynchronousOnlyOperation):
             asyncio.run(publish())
 
 
@@ -202,16 +205,16 @@ class Requests(Emptied, TransactionTestCase):
         self.client.raise_request_exception = False
 
     def test_a_request_that_succeeds_has_published(self) -> None:
-        self.assertEqual(self.client.get("/order/?name=a").status_code, 200)
-        self.assertEqual(len(sent()), 1)
+        assert self.client.get("/order/?name=a").status_code == 200
+        assert len(sent()) == 1
 
     def test_a_request_that_fails_has_not(self) -> None:
-        self.assertEqual(self.client.get("/order/fail/?name=a").status_code, 500)
-        self.assertEqual((sent(), Order.objects.count()), ([], 0))
+        assert self.client.get("/order/fail/?name=a").status_code == 500
+        assert (sent(), Order.objects.count()) == ([], 0)
 
     def test_a_view_outside_of_transactions_publishes_at_once(self) -> None:
-        self.assertEqual(self.client.get("/order/outside/?name=a").status_code, 500)
-        self.assertEqual(len(sent()), 1)
+        assert self.client.get("/order/outside/?name=a").status_code == 500
+        assert len(sent()) == 1
 
 
 class InATestCase(Emptied, TestCase):
@@ -223,21 +226,21 @@ class InATestCase(Emptied, TestCase):
 
     def test_one(self) -> None:
         result = handle.apply_async(("a",), queue="class")
-        self.assertEqual(sent(), [result.id])
+        assert sent() == [result.id]
 
     def test_two(self) -> None:
         result = handle.apply_async(("a",), queue="class")
-        self.assertEqual(sent(), [result.id])
+        assert sent() == [result.id]
 
     def test_publishing_asks_for_nothing_of_djangos_log(self) -> None:
         with CaptureQueriesContext(connection) as queries:
             handle.delay("a")
-        self.assertEqual(len(queries), 0)
+        assert len(queries) == 0
 
     def test_callbacks_on_commit_can_be_run(self) -> None:
         with self.captureOnCommitCallbacks(execute=True):
             handle.delay_on_commit("a")
-        self.assertEqual(len(sent()), 1)
+        assert len(sent()) == 1
 
 
 class AfterTheTestCases(TransactionTestCase):
@@ -249,7 +252,7 @@ class AfterTheTestCases(TransactionTestCase):
                 "SELECT count(*) FROM atomic_message AS m JOIN atomic_queue AS q ON q.id = m.queue_id"
                 " WHERE q.name = 'class'"
             )
-            self.assertEqual(cursor.fetchone(), (0,))
+            assert cursor.fetchone() == (0,)
 
 
 def _elsewhere(work: Any) -> Any:

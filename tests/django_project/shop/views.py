@@ -2,7 +2,6 @@
 
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-
 from shop.models import Order
 from shop.tasks import handle
 

@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 from django.db import migrations, models
 
 from atomic_celery import django_connection
@@ -9,7 +11,7 @@ def create_queue_tables(apps, schema_editor):
 
 class Migration(migrations.Migration):
     initial = True
-    operations = [
+    operations: ClassVar = [
         migrations.RunPython(create_queue_tables, migrations.RunPython.noop),
         migrations.CreateModel(
             name="Order",

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import transaction
-
 from shop.models import Order
 from shop.tasks import handle
 
@@ -16,7 +15,7 @@ class Command(BaseCommand):
         """Take the number of orders."""
         parser.add_argument("count", type=int)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_: Any, **options: Any) -> None:
         """Take them."""
         for number in range(options["count"]):
             with transaction.atomic():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from celery import current_app
+from celery.app import app_or_default
 
 from atomic_celery import mailbag
 from atomic_celery.mailbag import Mailbag
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
 
-def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) -> list[AsyncResult]:
+def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) -> list[AsyncResult[Any]]:
     """Send each signature as its ``apply_async()`` would, a thousand messages to a statement.
 
     Tasks that differ in nothing but their arguments are many times as fast as one by one. Routers that are code,
@@ -36,31 +36,42 @@ def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) 
     Raises:
         kombu.exceptions.OperationalError: The database is away. Messages of earlier statements are stored.
     """
-    app = app or current_app._get_current_object()
+    app = app_or_default(app)
     stencils = Stencils(app)
-    with bulk(app, brims_at=mailbag.A_STATEMENT):
+    with bulk_as_it_comes(app):
         return [stencils.publish(signature) for signature in signatures]
 
 
-@contextmanager
-def bulk(app: Celery | None = None, *, brims_at: int | None = None) -> Iterator[None]:
+def bulk(app: Celery | None = None) -> AbstractContextManager[None]:
     """Collect what tasks are sent in the block and store their messages at its end, a thousand to a statement.
 
-    Nothing is sent when the block raises. A block within a block belongs to the outer one. Brokers other than this
+    Nothing is sent when the block raises. A block within a block belongs to the outer one, and what is sent in a
+    transaction or savepoint that begins within the block belongs to that and does not wait. Other brokers than this
     package's send as they always do.
 
     Args:
         app: Whose retry policy counts. Default: the current app.
-        brims_at: Do not wait for the end of the block with more messages than this.
+
+    Raises:
+        kombu.exceptions.OperationalError: At the end: the database is away. Statements before the last are done.
     """
+    return _collecting(app_or_default(app), Mailbag())
+
+
+def bulk_as_it_comes(app: Celery) -> AbstractContextManager[None]:
+    """Collect likewise, but store a thousand messages as soon as there are so many."""
+    return _collecting(app, Mailbag(brims_at=mailbag.A_STATEMENT))
+
+
+@contextmanager
+def _collecting(app: Celery, bag: Mailbag) -> Iterator[None]:
     if mailbag.current() is not None:
         yield
         return
-    bag = Mailbag(brims_at=brims_at)
     with mailbag.collecting(bag):
         yield
     if any(bag.waiting.values()):
-        _store(app or current_app._get_current_object(), bag)
+        _store(app, bag)
 
 
 def _store(app: Celery, bag: Mailbag) -> None:
