@@ -260,6 +260,10 @@ class TaskPool(BasePool):
         """Return how many more jobs it is worth to have now. Safe from any thread: no promise, but a good guess."""
         return min(MOST_IN_HOST, max(0, self._wanted() - self.backlog()))
 
+    def stalled_s(self) -> float:
+        """Return for how long nothing has begun because no child is free; 0.0 while one is."""
+        return 0.0 if self.free_slots() else self._ledger.running_s()
+
     def take_surplus(self) -> list[Job]:
         """Take out the newest jobs that this host will not begin soon, because tasks take longer than they did."""
         starting = sum(1 for link in self._crew.links if not (link.up or link.leaving))

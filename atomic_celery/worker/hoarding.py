@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from atomic_celery.worker.host import Host
 
 LOOK_EVERY_S = 0.25
+STALLED_AFTER_S = 0.5
 
 
 class Hoarding:
-    """Looks at the pool again and again; what was too much twice in a row goes to other hosts."""
+    """Looks at the pool again and again; what waits behind tasks that take their time goes to other hosts."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._was_stuck = False
 
     def watch(self, hub: Any) -> None:
         """Look from now on, as long as *hub* runs."""
@@ -26,10 +26,8 @@ class Hoarding:
     def look(self) -> None:
         """Give back what waits in vain."""
         pool = self._host.pool
-        stuck = pool.backlog() > 0 and pool.free_slots() == 0 and pool.appetite() == 0
-        if stuck and self._was_stuck:
+        if pool.stalled_s() > STALLED_AFTER_S:
             give_back(pool.take_surplus())
-        self._was_stuck = stuck
 
 
 def give_back(jobs: list[Any]) -> None:
