@@ -75,11 +75,13 @@ class Host:
 
     def open(self) -> None:
         """Enter the list of hosts and start renewing: from now on messages may be claimed."""
+        for header, value in self.store.revocations.stamps():
+            state.revoked_stamps.setdefault(header, []).append(value)
         self.settling.hooks.crashed(self.presence.register())
         if self.is_contained:
             self.keeping.attach(self.pool.deadlines)
             self.pool.on_unstarted = give_back
-            self.pool.carries_outbox = True
+            self.pool.journal = self.store.journal
             self.pool.on_room = lambda: self.claimer.wake()
             self.tenure.appetite = self.shutdown.appetite
         self.keeping.keeper.start()

@@ -64,3 +64,12 @@ def test_a_claim_says_that_its_task_is_revoked(store: Store) -> None:
     store.revocations.add(["b"], keep_ms=60_000)
     claimed = store.messages.claim(Holder("h", "b"), [Lane(queue.id, 0)], 2, 30_000)
     assert [(message.task_id, message.revoked) for message in claimed] == [("a", False), ("b", True)]
+
+
+def test_stamps_are_remembered_beside_task_ids(store: Store) -> None:
+    store.at(NOW_MS)
+    store.revocations.revoke_stamps([("batch", "b=1"), ("user", "me")], keep_ms=1000)
+    store.revocations.add(["stamped"], keep_ms=1000)
+    assert store.revocations.stamps() == {("batch", "b=1"), ("user", "me")}
+    store.at(NOW_MS + 1000)
+    assert store.revocations.stamps() == set()

@@ -49,6 +49,20 @@ def test_a_revoked_task_never_runs_also_after_a_restart(fleet_with_results: Flee
     assert fleet.ledger.rows() == ["always"]
 
 
+def test_a_task_revoked_by_its_stamp_never_runs_also_after_a_restart(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    stamped = fleet.app.signature("tests.support.application.note", args=("never",))
+    stamped.stamp(batch="b1")
+    result = stamped.apply_async()
+    fleet.app.control.revoke_by_stamped_headers({"batch": ["b1", "b2"]})
+    fleet.send("note", "always")
+    fleet.worker().start()
+    assert fleet.wait_done(1) == ["always"]
+    fleet.wait_until(lambda: result.state == "REVOKED", what="the result says so")
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert fleet.ledger.rows() == ["always"]
+
+
 def test_an_expired_task_is_revoked_and_never_runs(fleet_with_results: Fleet) -> None:
     fleet = fleet_with_results
     result = fleet.send("note", "never", expires=0.001)

@@ -26,3 +26,10 @@ SELECT task_id
   FROM atomic_revoked
  WHERE task_id IN (SELECT json_array_elements_text(:task_ids::json))
    AND until_ms > {now_ms};
+
+-- name: starting_with :many
+-- Everything revoked that begins with a prefix.
+SELECT task_id
+  FROM atomic_revoked
+ WHERE starts_with(task_id, :prefix)
+   AND until_ms > {now_ms};

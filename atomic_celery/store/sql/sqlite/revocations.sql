@@ -16,3 +16,10 @@ SELECT task_id
   FROM atomic_revoked
  WHERE task_id IN (SELECT value FROM json_each(:task_ids))
    AND until_ms > {now_ms};
+
+-- name: starting_with :many
+-- Everything revoked that begins with a prefix.
+SELECT task_id
+  FROM atomic_revoked
+ WHERE substr(task_id, 1, length(:prefix)) = :prefix
+   AND until_ms > {now_ms};
