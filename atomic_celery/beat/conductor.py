@@ -37,6 +37,8 @@ class _Line:
 
     entry: Entry
     progress: Progress
+    shown: int
+    """Of how many runs its source has heard."""
     look_ms: float = 0
 
 
@@ -80,7 +82,10 @@ class Conductor:
         self._lines = None
 
     def close(self) -> None:
-        """Let another beat lead."""
+        """Let another beat lead, and the source know what was run: a signal may have come in between."""
+        if self._lines is not None:
+            with self._in_time():
+                self._show(self._lines, self._store.schedules.load(self._beat))
         self._source.close()
         self._term.hand_over()
 
@@ -109,10 +114,9 @@ class Conductor:
                 self._store.schedules.enter(self._beat, new)
                 self._store.schedules.forget_others(self._beat, entries)
         known |= {progress.entry: progress for progress in new}
-        for name, entry in entries.items():
-            if known[name].total_runs > entry.runs_before:
-                self._source.ran(entry, known[name])  # another beat died before it could say so
-        return [_Line(entry, known[name]) for name, entry in entries.items()]
+        lines = [_Line(entry, known[name], entry.runs_before) for name, entry in entries.items()]
+        self._show(lines, known)  # another beat may have died before it could
+        return lines
 
     def _attend(self, line: _Line) -> None:
         """Do what the schedule says about one entry."""
@@ -130,10 +134,18 @@ class Conductor:
             after = replace(after, total_runs=before.total_runs + 1)
             self._run(entry, before, after)
             line.progress = after
-            self._source.ran(entry, after)
+            self._show([line], {entry.name: after})
         else:
             self._advance(before, after)
             line.progress = after
+
+    def _show(self, lines: list[_Line], known: dict[str, Progress]) -> None:
+        """Let the source hear of runs that it has not heard of."""
+        for line in lines:
+            progress = known.get(line.entry.name, line.progress)
+            if progress.total_runs > line.shown:
+                self._source.ran(line.entry, progress)
+                line.shown = progress.total_runs
 
     def _judge(self, line: _Line) -> Verdict:
         try:

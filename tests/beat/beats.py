@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,9 @@ class Run:
     task: str
     task_id: str
     due: str
+    priority: int
+    headers: Mapping[str, Any] = field(repr=False)
+    body: list[Any] = field(repr=False)
 
 
 class Runs:
@@ -57,8 +60,16 @@ class Runs:
 
 
 def _run(payload: str) -> Run:
-    headers = json.loads(payload)["headers"]
-    return Run(headers["task"], headers["id"], headers["atomic_due"])
+    message = json.loads(payload)
+    headers = message["headers"]
+    return Run(
+        headers["task"],
+        headers["id"],
+        headers["atomic_due"],
+        message["properties"]["priority"],
+        headers,
+        json.loads(message["body"]),
+    )
 
 
 def _seconds(due: str) -> float:

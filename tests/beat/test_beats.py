@@ -131,8 +131,6 @@ def test_a_beat_started_before_its_database_waits_for_it(own_postgres: PostgresS
     assert_each_once(beats, beats.wait_for_runs(3))
 
 
-
-
 def two_beats(beats: Beats) -> tuple:
     """Start two beats, the first of which leads, and wait until both are up."""
     first = beats.start_leading("first")

@@ -221,7 +221,9 @@ def waits(store: Store) -> bool:
     if store.dialect == "sqlite":
         return True
     with store._database.own_connection() as driver, driver.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         return bool(cursor.fetchone()[0])
 
 

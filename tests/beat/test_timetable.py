@@ -81,7 +81,9 @@ def test_a_crontab_is_meant_in_the_time_zone_of_the_app_and_follows_its_summer_t
 
 
 def test_a_crontab_with_a_clock_of_its_own_is_still_told_the_time() -> None:
-    schedule = schedules.crontab(minute="0", app=app, nowfun=lambda: datetime(1999, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
+    schedule = schedules.crontab(
+        minute="0", app=app, nowfun=lambda: datetime(1999, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))
+    )
     timetable = Timetable(schedule)
 
     assert timetable.judge(ms("2026-06-01 00:00"), ms("2026-06-01 00:59"), "last", LATE_MS) == Verdict(
@@ -101,7 +103,7 @@ def test_the_sun_rises_once_a_day() -> None:
 class Odd(schedules.schedule):
     """Due when the second is odd; knows nothing about other moments."""
 
-    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+    def is_due(self, _last_run_at: datetime) -> tuple[bool, float]:
         return self.now().second % 2 == 1, 1.0
 
 
@@ -201,7 +203,7 @@ def test_a_clock_that_was_days_ahead_was_wrong() -> None:
 
 def test_something_that_is_never_due_again_is_not_asked_again() -> None:
     class Once(schedules.BaseSchedule):
-        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
             return datetime(2026, 1, 3, tzinfo=timezone.utc) - self.now()
 
     timetable = Timetable(Once(app=app))
