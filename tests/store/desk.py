@@ -15,6 +15,12 @@ LEASE_MS = 30_000
 ALICE, BOB = Holder("alice", "boot-a"), Holder("bob", "boot-b")
 
 
+_TRACES = " UNION ALL ".join(
+    f"SELECT message_id FROM atomic_{table} WHERE message_id NOT IN (SELECT id FROM atomic_message)"
+    for table in ("ready", "delayed", "claim", "dead", "crash")
+)
+
+
 class _Undone(Exception):
     """Somebody changed their mind."""
 
@@ -68,8 +74,7 @@ class Desk:
         view = self.store.reads.message(message_id)
         return None if view is None else view.state
 
-    def fence(self, message_id: int) -> int:
-        """Return a message's fence, wherever it is."""
-        view = self.store.reads.message(message_id)
-        assert view is not None
-        return view.fence
+    def traces_of_the_gone(self) -> list[int]:
+        """Return the ids that some table still has of messages that there are not."""
+        database = self.store._database
+        return [row[0] for row in database.run(database.statements.script("traces", _TRACES)).rows]

@@ -238,6 +238,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def every_message_is_in_exactly_one_state(self) -> None:
         assert self.store.reads.misplaced() == []
+        assert self.desk.traces_of_the_gone() == []
 
     @invariant()
     def a_task_id_is_unfinished_once(self) -> None:
@@ -337,6 +338,7 @@ class Life(RuleBasedStateMachine):
         )
 
 
+@pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_sqlite(tmp_path: Path) -> None:
     numbers = itertools.count()
 
@@ -349,6 +351,7 @@ def test_any_order_of_events_on_sqlite(tmp_path: Path) -> None:
     _run(make_store, examples=30)
 
 
+@pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_postgresql(postgres_url: str) -> None:
     numbers = itertools.count()
 

@@ -91,7 +91,7 @@ def test_however_it_ends_what_has_a_successor_does_not_come_back(desk: Desk, end
     successor = desk.messages.supersede(held.held, desk.new("second try", task_id="t", due_ms=desk.now_ms + 10**9))
     assert _end(desk, held, ends) == []
     assert [view.id for view in desk.store.reads.messages()] == [successor]
-    assert desk.store.reads.crashes(held.id) == []
+    assert desk.traces_of_the_gone() == []
 
 
 def _end(desk: Desk, held: Claimed, how: str) -> object:
