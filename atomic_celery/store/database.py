@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from atomic_celery import errors, faults
 from atomic_celery.config import Settings
@@ -21,6 +22,15 @@ from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch
 
 _BUSY_TRIES = 5
+
+
+class _Host(NamedTuple):
+    database: Database
+    guest: Guest
+
+
+# No thread's, as the rest is: an asynchronous guest lets other tasks of the thread run while it waits.
+_host: ContextVar[_Host | None] = ContextVar("atomic_host", default=None)
 
 
 class Database:
@@ -49,8 +59,9 @@ class Database:
             if isinstance(value, list | tuple):
                 parameters[name] = json.dumps(value)
         parameters["now_ms"] = self._now_ms
-        if self._pool.mine.guest is not None:
-            return self._pool.mine.guest.run(statement, parameters)
+        host = _host.get()
+        if host is not None and host.database is self:
+            return host.guest.run(statement, parameters)
         connection = self._pool.mine.connection
         if connection is None:
             return self._run_alone(statement, parameters)
@@ -68,7 +79,7 @@ class Database:
             StoreUnavailable: The connection was lost; at its end, whether it was committed is unknown.
         """
         mine = self._pool.mine
-        if mine.connection is not None or mine.guest is not None:
+        if mine.connection is not None or self._is_hosting:
             yield
             return
         with self._pool.lend() as connection:
@@ -118,8 +129,7 @@ class Database:
         Raises:
             ConfigError: It is one to another kind of database.
         """
-        mine = self._pool.mine
-        if mine.connection is not None or mine.guest is not None:
+        if self._pool.mine.connection is not None or self._is_hosting:
             return None
         guest = self.find_guest()
         if guest is None or (not guest.in_transaction and self.prefers_own()):
@@ -135,13 +145,17 @@ class Database:
 
     @contextmanager
     def hosting(self, guest: Guest) -> Iterator[None]:
-        """Run this thread's statements on the connection of *guest*, in its transaction."""
-        mine = self._pool.mine
-        mine.guest = guest
+        """Run what is inside on the connection of *guest*, in its transaction."""
+        token = _host.set(_Host(self, guest))
         try:
             yield
         finally:
-            mine.guest = None
+            _host.reset(token)
+
+    @property
+    def _is_hosting(self) -> bool:
+        host = _host.get()
+        return host is not None and host.database is self
 
     @contextmanager
     def at_home(self) -> Iterator[None]:

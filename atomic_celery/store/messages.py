@@ -27,6 +27,7 @@ from atomic_celery.store.records import (
 Ring = Callable[[Sequence[int], int], object]
 """Wake up to so many sleepers of each of these queues."""
 
+_WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
 _FIELDS = tuple(NewMessage.__dataclass_fields__)
 _AT_ONCE = tuple(name for name in _FIELDS if name != "due_ms")
@@ -62,7 +63,7 @@ class Messages(Noun):
         with self._database.hosting(guest):
             ids = self._publish(new, wake=not later)
         if later:
-            guest.wake_after_commit(self._wake, [message.queue_id for message in new if message.due_ms is None])
+            guest.wake_after_commit(self._wake_soon, [message.queue_id for message in new if message.due_ms is None])
         return ids
 
     def supersede(self, held: Held, new: NewMessage) -> int:
@@ -255,6 +256,10 @@ class Messages(Noun):
         if row is None:
             raise errors.StoreBusy(f"the other message of task {new.task_id} ended just now")
         return int(row[0])
+
+    def _wake_soon(self, queue_ids: Iterable[int]) -> None:
+        with self._database.deadline(_WAKE_WITHIN_S):
+            self._wake(queue_ids)
 
     def _wake(self, queue_ids: Iterable[int]) -> None:
         for queue_id, count in Counter(queue_ids).items():

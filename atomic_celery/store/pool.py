@@ -20,7 +20,6 @@ from atomic_celery.config import Settings
 from atomic_celery.store.connection import Connection
 from atomic_celery.store.engine import build_engine, session_of
 from atomic_celery.store.failures import translate
-from atomic_celery.store.guests import Guest
 from atomic_celery.store.statements import Statements
 from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch, Watchdog
@@ -35,8 +34,6 @@ class _Mine(threading.local):
     connection: Connection | None = None
     """Where its transaction is open."""
     watch: Watch | None = None
-    guest: Guest | None = None
-    """Whose connection it runs statements on, instead of one of the pool."""
 
 
 class Pool:
