@@ -36,11 +36,11 @@ class CommandLine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """An environment without settings of ours or Celery's, in which this checkout is installed."""
+        """An environment in which this checkout is installed, and hosts that only a test registered do not go stale."""
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("ATOMIC_", "CELERY_", "NO_COLOR"))
         }
-        return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}"}
+        return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}", "ATOMIC_STALE_AFTER": "3600"}
 
     def celery(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run `celery -A app …` to its end."""
@@ -85,10 +85,12 @@ class World:
         assert message_id is not None
         return message_id
 
-    def claim(self, queue: str = "celery", *, holder: str = "worker-1", limit: int = 1) -> list[int]:
+    def claim(
+        self, queue: str = "celery", *, holder: str = "worker-1", is_host: bool = False, limit: int = 1
+    ) -> list[int]:
         """Claim messages and return their ids."""
-        lanes = [Lane(self.queue(queue), 3)]
-        return [claimed.id for claimed in self.store.messages.claim(Holder(holder, "boot"), lanes, limit, LEASE_MS)]
+        lanes, claimer = [Lane(self.queue(queue), 3)], Holder(holder, "boot", is_host)
+        return [claimed.id for claimed in self.store.messages.claim(claimer, lanes, limit, LEASE_MS)]
 
     def register(self, host_id: str, **fields: Any) -> None:
         """Register a host."""

@@ -6,31 +6,44 @@ from atomic_celery import operations, status
 from tests.cli.conftest import CommandLine, World
 
 
-@pytest.mark.parametrize("target", ["h1", "i-1", "celery@h1"])
-def test_a_drained_host_claims_nothing_until_it_is_undrained(cli: CommandLine, world: World, target: str) -> None:
+def test_a_drained_host_is_shown_with_the_reason_until_it_is_undrained(cli: CommandLine, world: World) -> None:
     world.register("h1", provider_id="i-1")
 
-    done = cli.json("drain", target, "--reason", "new kernel")
+    done = cli.json("drain", "celery@h1", "--reason", "new kernel")
 
     assert done == {"instance": "i-1", "hosts": ["h1"], "changed": True}
     [host] = cli.json("hosts")
     assert (host["state"], host["drain"]["reason"]) == ("draining", "new kernel")
     assert host["drain"]["asked_by"] == operations.asker()
 
-    assert cli.json("undrain", target)["changed"] is True
+    assert cli("undrain", "i-1").stdout == "i-1: drain lifted\n  host h1\n"
     [host] = cli.json("hosts")
     assert (host["state"], host["drain"]) == ("idle", None)
 
 
-def test_asking_again_changes_nothing_and_records_nothing(cli: CommandLine, world: World) -> None:
+@pytest.mark.parametrize("target", ["h1", "i-1", "celery@h1"])
+def test_a_drained_host_claims_nothing_whatever_it_was_called_by(world: World, target: str) -> None:
+    world.register("h1", provider_id="i-1")
+    world.publish("one")
+
+    done = operations.drain(world.store, target, reason="", asked_by="ada")
+
+    assert (done.instance, done.hosts, done.changed) == ("i-1", ("h1",), True)
+    assert world.claim(holder="h1", is_host=True) == []
+    assert operations.undrain(world.store, target, asked_by="ada") == done
+    assert len(world.claim(holder="h1", is_host=True)) == 1
+
+
+def test_asking_again_changes_nothing_and_records_nothing(world: World) -> None:
     world.register("h1")
 
-    assert cli.json("drain", "h1")["changed"] is True
-    assert cli.json("drain", "h1")["changed"] is False
-    assert cli.json("undrain", "h1")["changed"] is True
-    assert cli.json("undrain", "h1")["changed"] is False
+    drained = [operations.drain(world.store, "h1", reason=reason, asked_by="ada") for reason in ("first", "second")]
+    undrained = [operations.undrain(world.store, "h1", asked_by="bob") for _ in range(2)]
 
-    assert [event.kind for event in world.store.events.list()] == ["drain-forgotten", "drain-asked"]
+    assert [done.changed for done in drained + undrained] == [True, False, True, False]
+    lifted, asked = world.store.events.list()
+    assert (asked.kind, asked.detail) == ("drain-asked", {"asked_by": "ada", "reason": "first"})
+    assert (lifted.kind, lifted.detail) == ("drain-forgotten", {"asked_by": "bob"})
 
 
 def test_an_instance_can_be_drained_before_its_host_comes(cli: CommandLine, world: World) -> None:
