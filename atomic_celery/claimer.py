@@ -6,20 +6,22 @@ that found too little arms itself, looks once more and sleeps on its doorbell; f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from atomic_celery import clock, errors
+from atomic_celery import clock, errors, outbox
 from atomic_celery.backoff import Backoff
 from atomic_celery.clock import Moment, SystemClock
 from atomic_celery.config import Settings
+from atomic_celery.demand import NOTHING, Consumer, Demand, Nobody, Want
 from atomic_celery.endings import Attempt, Ending, Endings
 from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
 from atomic_celery.loop import Loop
+from atomic_celery.post import Letter, Post
 from atomic_celery.slumber import ARMED_FOR_S, Slumber
 from atomic_celery.store.records import Claimed, Crashed, Holder, Lane, Turn
 from atomic_celery.store.store import Store
@@ -38,67 +40,6 @@ TAKE_EVERY_S = 10.0
 MOST_TAKEN_AT_ONCE = 100
 
 _PRIORITIES = range(9, -1, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """Up to *limit* messages of some queues."""
-
-    queue_ids: tuple[int, ...]
-    limit: int
-
-
-NOTHING = Want((), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a consumer wants now."""
-
-    wants: tuple[Want, ...] = ()
-    no_ack_queue_ids: tuple[int, ...] = ()
-    touch_every_s: float = math.inf
-    """How often its queues must be touched, not to be thought abandoned."""
-
-    @property
-    def consumed_ids(self) -> frozenset[int]:
-        """The queues it consumes."""
-        return frozenset(self.no_ack_queue_ids).union(*(want.queue_ids for want in self.wants))
-
-    @property
-    def wanted_ids(self) -> frozenset[int]:
-        """The queues from which it could take a message now."""
-        return frozenset(self.no_ack_queue_ids).union(*(want.queue_ids for want in self.wants if want.limit > 0))
-
-
-class Consumer(Protocol):
-    """Whom a claimer claims for."""
-
-    def demand(self) -> Demand:
-        """Say what is wanted; asked before each turn."""
-        ...
-
-    def deliver(self, claimed: list[Claimed]) -> None:
-        """Take what was claimed or taken, in order; its leases are being renewed already."""
-        ...
-
-    def redeclare(self, queue_ids: Collection[int]) -> None:
-        """Make queues anew that went away although they were in use."""
-        ...
-
-
-class Nobody:
-    """A consumer that wants nothing."""
-
-    def demand(self) -> Demand:
-        """Want nothing."""
-        return Demand()
-
-    def deliver(self, claimed: list[Claimed]) -> None:
-        """Never called."""
-
-    def redeclare(self, queue_ids: Collection[int]) -> None:
-        """Never called."""
 
 
 @dataclass(slots=True)
@@ -156,6 +97,7 @@ class Claimer:
         self._store, self.holder, self._keeper, self._settings = store, holder, keeper, settings
         self.consumer, self.hooks = consumer, hooks or Hooks()
         self.endings = Endings(keeper)
+        self.post = Post(store)
         self._upkeep = Upkeep(store, settings, crashed=lambda crashed: self.hooks.crashed(crashed))
         self._clock = SystemClock()
         self._lanes = Lanes()
@@ -163,6 +105,7 @@ class Claimer:
         self._look_at_s = self._full_scan_at_s = self._take_at_s = 0.0
         self._touched_s = self._touch_at_s = 0.0
         self._in_vain = 0
+        self._has_changed = False
         self._slumber = Slumber(store, sleeper)
         self._turning = threading.Lock()
         self._loop = Loop("atomic-claims", self._turn_and_sleep, interval_s=LADDER_S[-1])
@@ -178,17 +121,25 @@ class Claimer:
         gone = self._loop.stop(timeout_s)
         if gone:
             self.flush()
+            with contextlib.suppress(errors.StoreError):
+                self.post.send()
             self._slumber.close()
         return gone
 
     def wake(self) -> None:
         """Take a turn now: something ended, or there is room. Safe from any thread."""
+        self._has_changed = True
         self._slumber.wake()
 
     def settle(self, ending: Ending) -> None:
         """End a claim soon; never dropped, however long the database is away. Safe from any thread."""
         self.endings.add(ending)
         self.wake()
+
+    def send(self, letter: Letter) -> None:
+        """Publish *letter* soon, on the claimer's thread. Safe from any thread."""
+        self.post.add(letter)
+        self._slumber.wake()
 
     def flush(self) -> bool:
         """Settle what waits, here and now; False if the database could not be reached, and it still waits."""
@@ -218,7 +169,8 @@ class Claimer:
     def sleep(self, at_most_s: float) -> bool:
         """Wait until rung or woken; True if so."""
         heard = self._slumber.sleep(at_most_s)
-        if heard:
+        changed, self._has_changed = self._has_changed, False
+        if changed or self._slumber.rung:
             self.look_again()
             self._upkeep.look_at_delays()
         return heard
@@ -261,36 +213,40 @@ class Claimer:
         return retry_in_s
 
     def _work(self, consumer: Consumer, now_s: float) -> float:
+        """Claim first, because somebody waits for that; then what can wait."""
         demand = consumer.demand()
-        if self._slumber.was_rung():
-            self._take_at_s = 0.0
-            self._touch_at_s = min(self._touch_at_s, self._touched_s + demand.touch_every_s)
-            if demand.wants and not any(want.limit for want in demand.wants):
-                self._pass_on(demand)
-        if self._upkeep.turn(calm=self._slumber.armed):
-            self.look_again()
-        self._touch(consumer, demand, now_s)
-        taken = self._take(consumer, demand.no_ack_queue_ids, now_s)
+        if self._slumber.rung:
+            self._slumber.rung = False
+            self._hear(demand)
         wants = demand.wants if now_s >= self._look_at_s else ()
         wanted = sum(want.limit for want in wants)
         thorough = self._in_vain > 0 or now_s >= self._full_scan_at_s
         got = self._exchange(consumer, wants, from_the_start=thorough)
         if wanted and thorough:
             self._full_scan_at_s = now_s + FULL_SCAN_EVERY_S
-        if len(self.endings) or taken or (wanted and got == wanted):
+        self.post.send()
+        self._touch(consumer, demand, now_s)
+        busy = self._take(consumer, demand.no_ack_queue_ids, now_s)
+        if self._upkeep.turn(calm=self._slumber.armed):
+            self.look_again()
+            busy = True
+        if busy or len(self.endings) or (wanted and got == wanted):
             return 0.0
         if wanted and not thorough:
             self._full_scan_at_s = 0.0  # too little behind the cursors: perhaps there is something before them
             return 0.0
         return self._rest_s(demand, now_s, looked=wanted > 0)
 
-    def _pass_on(self, demand: Demand) -> None:
-        """Wake somebody else: we were, and have no room."""
-        self._store.queues.ring([queue_id for want in demand.wants for queue_id in want.queue_ids])
+    def _hear(self, demand: Demand) -> None:
+        """Look at everything that the ring may have been for; if there is no room, somebody else may have some."""
+        self._take_at_s = 0.0
+        self._touch_at_s = min(self._touch_at_s, self._touched_s + demand.touch_every_s)
+        if demand.wants and not any(want.limit for want in demand.wants):
+            self._store.queues.ring(sorted(demand.consumed_ids - set(demand.no_ack_queue_ids)))
 
     def _rest_s(self, demand: Demand, now_s: float, *, looked: bool) -> float:
         """Make sure to be rung; return how long to sleep."""
-        if self._slumber.arm(demand.wanted_ids, surely=looked):
+        if self._slumber.arm(demand.wanted_ids):
             self.look_again(thoroughly=True)
             self._take_at_s = 0.0
             return 0.0
@@ -341,8 +297,7 @@ class Claimer:
 
     def _settle(self, want: Want, *, from_the_start: bool) -> list[Claimed]:
         """Settle what waits and claim *want* in the same transaction."""
-        attempt = self.endings.begin()
-        asked_at = self._clock.now()
+        attempt, asked_at = self.endings.begin(), self._clock.now()
         try:
             turn = self._attempt(attempt, self._lanes_of(want, from_the_start), want.limit)
         except BaseException:
@@ -362,8 +317,9 @@ class Claimer:
             delayed = [ending for ending in attempt.delayed if self._delay(ending)]
             done = turn()
             done = replace(done, settled=done.settled.union(ending.held[0] for ending in delayed))
-            if outbox := attempt.outbox(done.settled):
-                self._store.messages.publish(outbox)
+            if left := attempt.outbox(done.settled):
+                outbox.deliver(self._store, left)
+                self.look_again()
         return done
 
     def _delay(self, ending: Ending) -> bool:

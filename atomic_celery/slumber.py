@@ -24,7 +24,8 @@ class Slumber:
         self._doorbell: Doorbell | None = None
         self._armed: frozenset[int] = frozenset()
         self._armed_until_s = 0.0
-        self._doubtful = self._rung = False
+        self.rung = False
+        """Whether the database rang; whoever hears it says so by making it false."""
         self._asleep = self._woken = False
 
     @property
@@ -48,36 +49,26 @@ class Slumber:
         if self._doorbell is None:
             self._doorbell = self._store.doorbell(self._sleeper)
         self._asleep = True  # before looking whether we were woken: `wake` does it the other way round
-        heard = self._woken or self._doorbell.wait(at_most_s)
+        ended = self._doorbell.wait(0 if self._woken else at_most_s)
         self._asleep = False
         woken, self._woken = self._woken, False
-        if heard and not woken:
-            self._rung, self._armed = True, frozenset()
-        self._doubtful |= heard
-        return heard
+        if self._doorbell.heard or (ended and not woken):
+            self.rung, self._armed = True, frozenset()
+        return ended or woken
 
-    def was_rung(self) -> bool:
-        """Whether the database rang since this was asked last."""
-        rung, self._rung = self._rung, False
-        return rung
-
-    def arm(self, queue_ids: frozenset[int], *, surely: bool) -> bool:
-        """Be seen asleep at these queues and at no others; True if that is news, so that one more look is due.
-
-        Args:
-            surely: Do it again if a ring may have been missed among our own waking.
-        """
+    def arm(self, queue_ids: frozenset[int]) -> bool:
+        """Be seen asleep at these queues and at no others; True if that is news, so that one more look is due."""
         if not self._arms or not self.listening:
             return False
         now_s = clock.monotonic_s()
         if not self._armed <= queue_ids:
             self._store.queues.disarm(self._sleeper)
             self._armed = frozenset()
-        fresh = now_s < self._armed_until_s - ARMED_FOR_S / 2 and not (surely and self._doubtful)
+        fresh = now_s < self._armed_until_s - ARMED_FOR_S / 2
         if queue_ids <= self._armed and (fresh or not queue_ids):
             return False
         self._store.queues.arm(self._sleeper, sorted(queue_ids), int(ARMED_FOR_S * 1000))
-        self._armed, self._armed_until_s, self._doubtful = queue_ids, now_s + ARMED_FOR_S, False
+        self._armed, self._armed_until_s = queue_ids, now_s + ARMED_FOR_S
         return True
 
     def close(self) -> None:

@@ -64,6 +64,8 @@ class Doorbell:
         self._button.setblocking(False)
         self._ear = ear(self.ring)
         self._closed = False
+        self.heard = False
+        """Whether it was the database that ended the last `wait`, also if somebody inside rang too."""
 
     @property
     def listening(self) -> bool:
@@ -80,7 +82,8 @@ class Doorbell:
         started_s = clock.monotonic_s()
         while True:
             # Both are emptied: one look answers whatever came before it.
-            if self._was_rung() | self._ear.heard() or self._closed:
+            rung, self.heard = self._was_rung(), self._ear.heard()
+            if rung or self.heard or self._closed:
                 return True
             waited_s = clock.monotonic_s() - started_s
             if waited_s >= timeout_s:

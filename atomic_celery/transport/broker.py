@@ -12,16 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atomic_celery.claimer import Claimer, Consumer, Hooks, Nobody
+from atomic_celery.claimer import Claimer, Hooks
 from atomic_celery.config import Settings
+from atomic_celery.demand import Consumer, Nobody
 from atomic_celery.lease import LeaseKeeper
+from atomic_celery.post import Letter
 from atomic_celery.store import open_store
 from atomic_celery.store.records import Holder
 from atomic_celery.transport import address
-from atomic_celery.transport.topology import Topology
+from atomic_celery.transport.topology import EVENTS, Topology
 
 if TYPE_CHECKING:
     from kombu import Connection
+
+
+REPLIES = "reply."
+"""How the names of exchanges begin that carry the answers of remote control."""
 
 
 @dataclass(slots=True)
@@ -56,8 +62,16 @@ class Tenure:
                 consumer=consumer,
                 hooks=self.hooks,
             )
+            self.claimer.post.misrouted = self.broker.topology.changed
         self.claimer.consumer = consumer
         return self.claimer
+
+    def carries(self, exchange: str, letter: Letter) -> bool:
+        """Publish from the claimer's thread what nobody waits for, and say so; False: the caller has to."""
+        if self.claimer is None or not (exchange == EVENTS or exchange.startswith(REPLIES)):
+            return False
+        self.claimer.send(letter)
+        return True
 
     def leave(self, consumer: Consumer) -> None:
         """Claim for *consumer* no more; what it claimed can still be settled."""
@@ -108,7 +122,11 @@ def borrow(client: Connection) -> Broker:
     Raises:
         ConfigError: Its URL or its settings are wrong.
     """
-    url, settings = address.url_of(client), address.settings_of(client)
+    return borrow_url(address.url_of(client), address.settings_of(client))
+
+
+def borrow_url(url: str, settings: Settings) -> Broker:
+    """Return the broker at *url*, without ``atomic+`` in front; to be given back with `give_back`."""
     key = (url, repr(settings))
     with _lock:
         broker, users = _brokers.get(key, (None, 0))

@@ -46,8 +46,9 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Transport, **options: Any) -> None:
         super().__init__(connection, **options)
-        self._store: Store = connection.broker.store
-        self._topology: Topology = connection.broker.topology
+        self._broker = connection.broker
+        self._store: Store = self._broker.store
+        self._topology: Topology = self._broker.topology
         self._unsettled = False
 
     # Publishing
@@ -81,9 +82,12 @@ class Channel(virtual.Channel):
     ) -> None:
         """Store a message in every queue it is routed to, in one round trip."""
         exchange, routing_key = exchange or "", routing_key or ""
+        packed = codec.pack(message, exchange, routing_key)
+        tenure = self._broker.tenure
+        if tenure is not None and tenure.carries(exchange, lambda: self._address(packed, exchange, routing_key)):
+            return
         with self._store.deadline(timeout) if timeout else nullcontext():
             remote.remember_revokes(self._store, exchange, message)
-            packed = codec.pack(message, exchange, routing_key)
             self._publish(packed, exchange, routing_key)
 
     def create_publish_batch(self, max_size: int) -> Bulk:
@@ -92,10 +96,13 @@ class Channel(virtual.Channel):
 
     def route(self, packed: Packed, exchange: str, routing_key: str) -> list[NewMessage]:
         """Return a message as it is to be stored, once for each queue it goes to."""
-        new = self._topology.addressed(packed, exchange, routing_key)
+        new = self._address(packed, exchange, routing_key)
         if not new and not exchange:
             logger.warning("a message for the queue %r was dropped: there is no such queue", routing_key)
         return new
+
+    def _address(self, packed: Packed, exchange: str, routing_key: str) -> list[NewMessage]:
+        return self._topology.addressed(packed, exchange, routing_key)
 
     def _publish(self, packed: Packed, exchange: str, routing_key: str) -> None:
         try:
@@ -105,12 +112,9 @@ class Channel(virtual.Channel):
             self.store_messages(self.route(packed, exchange, routing_key))
 
     def store_messages(self, new: Sequence[NewMessage]) -> None:
-        """Publish, and let what continues the running task replace it when it ends."""
-        running, own, others = continuing.split(new)
-        if running is not None and own:
-            continuing.replace(self._store, running, own)
-        if others:
-            mailbag.put(self._store, others)
+        """Publish, but for what goes along with the end of the running task."""
+        if at_once := continuing.set_aside(self._store, new):
+            mailbag.put(self._store, at_once)
 
     def _settle(self) -> None:
         """Declare and look up anew what a transaction of the application's may still undo, or has undone."""

@@ -1,4 +1,8 @@
-"""What a running task publishes under its own id: its continuation, which must replace it and not be refused."""
+"""What a running task publishes, as far as it belongs to the task's end.
+
+What it publishes under its own id is its continuation: it must replace it, and not be refused as already there. The
+rest goes along with the end where there is an outbox for it.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,31 @@ from typing import Any
 
 from celery import _state
 
-from atomic_celery import current
+from atomic_celery import current, outbox
 from atomic_celery.current import Running
 from atomic_celery.store import NewMessage, Store
 
 
-def split(new: Sequence[NewMessage]) -> tuple[Running | None, list[NewMessage], list[NewMessage]]:
-    """Return the message that runs here, its continuations among *new*, and the others."""
-    running = _running() if new and new[0].task_name is not None else None
-    if running is None:
-        return None, [], list(new)
-    own = [message for message in new if message.task_id == running.task_id]
-    return running, own, [message for message in new if message.task_id != running.task_id]
-
-
-def replace(store: Store, running: Running, own: Sequence[NewMessage]) -> None:
-    """Let *own* come after the message that runs, from when that is settled.
+def set_aside(store: Store, new: Sequence[NewMessage]) -> list[NewMessage]:
+    """Set aside what belongs to the end of the task that runs here; return what is to be published now.
 
     Raises:
         LeaseLost: It is not ours any more. Nothing was stored.
     """
-    if running.outbox is not None:
-        running.outbox.extend(own)
-        return
+    if not new or new[0].task_name is None:
+        return list(new)
+    if (box := outbox.of_here(store.journal)) is not None:
+        return box.take(new, joining=store.joining())
+    running = _running()
+    if running is None or running.outbox is not None:
+        return list(new)
+    if own := [message for message in new if message.task_id == running.task_id]:
+        _replace(store, running, own)
+    return [message for message in new if message.task_id != running.task_id]
+
+
+def _replace(store: Store, running: Running, own: Sequence[NewMessage]) -> None:
+    """Let *own* come after the message that runs, from when that is settled."""
     first, *others = own
     store.messages.supersede((running.message_id, running.fence), first)
     if others:
@@ -37,10 +43,10 @@ def replace(store: Store, running: Running, own: Sequence[NewMessage]) -> None:
 
 
 def _running() -> Running | None:
-    return current.running() or _claim_of(_state.get_current_worker_task())
+    return current.running() or of_request(_state.get_current_worker_task())
 
 
-def _claim_of(task: Any) -> Running | None:
+def of_request(task: Any) -> Running | None:
     """Read the claim in the request of the task that Celery says runs here, in whatever pool.
 
     One that was settled before it started has none left: it continues as a message like any other.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from atomic_celery import clock, errors
-from atomic_celery.claimer import Claimer, Demand, Hooks, Want
+from atomic_celery.claimer import Claimer, Hooks
+from atomic_celery.demand import Demand, Want
 from atomic_celery.endings import Ending
 from atomic_celery.lease import Lease, LeaseKeeper
 from atomic_celery.store.queues import Queue

@@ -18,7 +18,8 @@ FRESH_S = 1.0
 UNHEARD_EVENTS_S = 5.0
 """How long Celery's events, heartbeats most of all, are taken to have no listener before the database is asked anew."""
 
-_EVENTS = "celeryev"
+EVENTS = "celeryev"
+"""Where Celery's events go, unless it is told otherwise."""
 
 _CLOCK_FRESH_S = 60.0
 _MOST_ROUTES = 10_000  # reply queues have a route each
@@ -52,7 +53,7 @@ class Topology:
         route = self._look_up(exchange, routing_key)
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
-        fresh_s = UNHEARD_EVENTS_S if exchange == _EVENTS and not route else FRESH_S
+        fresh_s = UNHEARD_EVENTS_S if exchange == EVENTS and not route else FRESH_S
         self._routes[exchange, routing_key] = _Known(route, now_s + fresh_s)
         return route
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from atomic_celery import errors
-from atomic_celery.claimer import Claimer, Demand, Hooks, Lanes, Want
+from atomic_celery.claimer import Claimer, Hooks, Lanes
+from atomic_celery.demand import Demand, Want
 from atomic_celery.endings import Ending
 from atomic_celery.lease import LeaseKeeper
 from atomic_celery.store import Claimed, Holder, NewMessage, Store
