@@ -41,7 +41,7 @@ SELECT (SELECT id FROM message),
        EXISTS (SELECT FROM atomic_queue WHERE id = :queue_id::bigint),
        (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken);
 
--- name: publish_many :many
+-- name: publish_many :many hot
 -- Store messages, each ready or delayed by its due time, and wake a sleeper for each: somebody has to know by
 -- when a delayed one must be promoted.
 -- One row for each, in order; no id: its task id is unfinished in that queue (I6). All or none: when a
@@ -90,7 +90,7 @@ SELECT message.id, new.routed,
   LEFT JOIN message USING (id)
  ORDER BY new.turn;
 
--- name: unname :one
+-- name: unname :one hot
 -- Free the task id of a held message for its successor, and say which it has already.
 WITH held AS MATERIALIZED (
     SELECT message_id, successor_id
@@ -107,7 +107,7 @@ SELECT successor_id FROM held;
 -- Find the unfinished message of a task id in a queue.
 SELECT id FROM atomic_message WHERE task_id = :task_id::text AND queue_id = :queue_id::bigint;
 
--- name: succeed :exec
+-- name: succeed :exec hot
 -- Note who comes after a held message; none noted means that it is lost.
 UPDATE atomic_claim
    SET successor_id = :successor_id::bigint
@@ -251,7 +251,7 @@ SELECT held.message_id,
           AND lease_until_ms > {now_ms}
         LIMIT 1) AS seen ON true;
 
--- name: release :many
+-- name: release :many hot
 -- Give messages back: ready at once, first in line again, with the fence they had and no crash counted.
 -- One that has a successor is only removed.
 WITH held AS MATERIALIZED (
@@ -279,7 +279,7 @@ WITH held AS MATERIALIZED (
 )
 SELECT message_id, queue_id FROM released;
 
--- name: delay :many
+-- name: delay :many hot
 -- End a claim and let its message wait for :due_ms. One that has a successor is only removed.
 WITH held AS MATERIALIZED (
     SELECT message_id, lease_until_ms
@@ -303,7 +303,7 @@ WITH held AS MATERIALIZED (
 )
 SELECT message_id FROM released;
 
--- name: crash :many
+-- name: crash :many hot
 -- End claims whose process died: ready at once, or buried when that was once too often.
 -- One that has a successor is only removed. :lease says which count: live (the holder itself reports it),
 -- lapsed (the lease ran out), any (its holder is proven dead).
@@ -348,7 +348,7 @@ SELECT crashed.message_id, crashed.fence, crashed.crashes, crashed.buried, messa
        SELECT task_id, task_name FROM atomic_message WHERE id = crashed.message_id LIMIT 1) AS message
  WHERE crashed.successor_id IS NULL;
 
--- name: lapsed :many
+-- name: lapsed :many hot
 -- Find claims whose lease ran out, at most once a second over the whole fleet.
 -- A claim that somebody has locked is in the middle of a write: left for the next turn.
 WITH turn AS (
@@ -372,7 +372,7 @@ SELECT message_id, fence
  WHERE holder = :holder::text AND boot = :boot::text
  ORDER BY message_id;
 
--- name: promote :many
+-- name: promote :many hot
 -- Make delayed messages that are due ready, behind what is ready already.
 -- Rows: queue and how many; last, without a queue, how long until the next one is due.
 WITH due AS MATERIALIZED (
