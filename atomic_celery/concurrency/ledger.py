@@ -43,7 +43,7 @@ class Ledger:
         self.backlog = Backlog(page, self.pace)
         self.crew = Crew(size, rules, page, watch, self)
         self._page, self._watch = page, watch
-        self.limits = Limits(watch, page, self.strike, self._conclude)
+        self.limits = Limits(watch, page, self._strike_late, self._conclude)
         self._relief_due = self._room_grew = False
         self._tick_s = clock.monotonic_s()
 
@@ -148,6 +148,12 @@ class Ledger:
             process_tree.send(link.pid, signum)
         return True
 
+    def _strike_late(self, job: Job, signum: int) -> bool:
+        """Strike for a time limit: a result that has arrived in the meantime counts."""
+        if job.link is not None:
+            self.crew.listen(job.link)
+        return self.strike(job, signum)
+
     # -- what children say
 
     def on_frame(self, link: Link, frame: wire.Frame) -> None:
@@ -205,6 +211,9 @@ class Ledger:
     def on_gone(self, link: Link, running: Job | None, unbegun: list[Job], exitcode: int) -> None:
         """Give a dead child's jobs to others, but for the one it ran: that is lost, or was ended on purpose."""
         self.backlog.put_back(unbegun)
+        for job in unbegun:
+            if job.terminated is not None:
+                self.cancel(job)
         if not self.crew.growing:
             self.hand_over(self.backlog.clear())
         if running is not None:

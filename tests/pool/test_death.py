@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import Terminated, WorkerLostError
 
 from atomic_celery.concurrency import wire
+from atomic_celery.concurrency.link import Link
 from tests.pool import tasks
 from tests.pool.bench import Bench, Told, alive, open_fds
 from tests.pool.conftest import OpenBench
@@ -72,17 +73,33 @@ def test_a_result_that_was_sent_before_the_death_counts(bench: Bench) -> None:
     told = bench.apply(tasks.add, 1, 1)
     bench.pool._ledger.tick()
     [link] = bench.pool._crew.links
-
-    def has_ended() -> bool:
-        try:
-            return len(link.stream.recv(4096, socket.MSG_PEEK)) > 2 * len(wire.header(wire.BEGAN))
-        except BlockingIOError:
-            return False
-
-    wait_until(has_ended)
+    wait_until(lambda: has_said_the_end(link))
     os.kill(link.pid, signal.SIGKILL)
     bench.run(told)
     assert told.value == "2"
+
+
+def has_said_the_end(link: Link) -> bool:
+    """Whether a child has told the beginning and the end of a job, and the host has read neither."""
+    try:
+        return len(link.stream.recv(4096, socket.MSG_PEEK)) > 2 * len(wire.header(wire.BEGAN))
+    except BlockingIOError:
+        return False
+
+
+def test_a_cancelled_job_does_not_begin_elsewhere_when_its_child_dies(bench: Bench, tmp_path: Path) -> None:
+    """The child has drawn its token, so it cannot be taken back; then the child dies before it begins."""
+    held = hold_one(bench)
+    [waiting] = queue_behind(bench, 1)
+    [link] = bench.pool._crew.links
+    assert link.tokens.take(1) == 1
+    assert waiting.job is not None
+    waiting.job.terminate(signal.SIGTERM)
+    assert not waiting.over
+    os.kill(link.pid, signal.SIGKILL)
+    bench.run(held, waiting)
+    assert isinstance(waiting.error, Terminated)
+    assert runs(tmp_path, "m0") == 0
 
 
 def test_an_idle_child_that_dies_is_replaced(bench: Bench) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded
 
+from atomic_celery.concurrency import wire
 from atomic_celery.concurrency.job import State
 from tests.pool import tasks
 from tests.pool.bench import Bench, alive
 from tests.pool.conftest import OpenBench
+from tests.pool.test_death import has_said_the_end
 from tests.pool.test_recall import hold_one, queue_behind, runs
+from tests.support.waiting import wait_until
 
 
 def test_a_soft_limit_is_raised_in_the_task_which_may_still_return(bench: Bench, tmp_path: Path) -> None:
@@ -52,6 +55,21 @@ def test_a_hard_limit_follows_a_soft_one(bench: Bench, tmp_path: Path) -> None:
     bench.run(told)
     assert isinstance(told.error, TimeLimitExceeded)
     assert told.timeouts == [(True, 0.1), (False, 0.3)]
+
+
+def test_a_result_that_arrives_before_a_hard_limit_is_acted_on_counts(bench: Bench) -> None:
+    told = bench.apply(tasks.add, 1, 1, timeout=60)
+    bench.pool._ledger.tick()
+    [link] = bench.pool._crew.links
+    wait_until(lambda: has_said_the_end(link))
+    assert told.job is not None
+    told.job.state, link.running = State.RUNNING, told.job  # as if its beginning had been read, and its end had not
+    link.queue.clear()
+    header_size = len(wire.header(wire.BEGAN))
+    assert len(link.stream.recv(header_size)) == header_size
+    bench.pool.on_hard_timeout(told.job)
+    assert told.value == "2"
+    assert bench.pids == [link.pid]
 
 
 def test_limits_of_the_pool_are_those_of_every_task_without_its_own(open_bench: OpenBench, tmp_path: Path) -> None:
