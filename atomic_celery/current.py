@@ -20,9 +20,8 @@ class Running:
     message_id: int
     fence: int
     task_id: str | None = None
-    outbox: list[Any] | None = field(default=None, compare=False)
-    """Messages that travel back to the host and are published together with the end of the claim; None where nobody
-    carries them there."""
+    outbox: Any = field(default=None, compare=False)
+    """The `outbox.Outbox` of what is committed together with the end of the claim; None where nobody does that."""
 
 
 _running: ContextVar[Running | None] = ContextVar("atomic_running", default=None)

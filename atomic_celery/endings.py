@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atomic_celery.lease import Lease, LeaseKeeper
-from atomic_celery.store.records import Held, NewMessage, Settlement
+from atomic_celery.outbox import Entry
+from atomic_celery.store.records import Held, Settlement
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ class Ending:
     outcome: Outcome
     reason: str = ""
     due_ms: int | None = None
-    outbox: Callable[[], Sequence[NewMessage]] | None = None
-    """What is published in the same transaction, if the claim still was ours."""
+    outbox: Callable[[], Sequence[Entry]] | None = None
+    """What is done in the same transaction, if the claim still was ours."""
     settled: Callable[[], None] | None = None
     """Called once the database has agreed."""
     then: Callable[[bool], None] | None = None
@@ -100,13 +101,13 @@ class Attempt:
         """What waits for a later time."""
         return [ending for ending in self.endings if ending.outcome == "delay"]
 
-    def outbox(self, settled: Set[int]) -> list[NewMessage]:
-        """Return what the settled ones publish."""
+    def outbox(self, settled: Set[int]) -> list[Entry]:
+        """Return what the settled ones leave to be done."""
         return [
-            message
+            entry
             for ending in self.endings
             if ending.outbox is not None and ending.held[0] in settled
-            for message in ending.outbox()
+            for entry in ending.outbox()
         ]
 
     @property

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from billiard.pool import EX_OK, EX_RECYCLE, MaybeEncodingError
 from celery.concurrency.prefork import process_destructor, process_initializer
 
 from atomic_celery import clock, current, faults
-from atomic_celery.concurrency import process_tree, wire
+from atomic_celery.concurrency import bodies, process_tree, wire
 from atomic_celery.concurrency.deadline_page import NO_ENTRY
 from atomic_celery.concurrency.vigil import Vigil
+from atomic_celery.outbox import Entry, Outbox
 
 if TYPE_CHECKING:
     from atomic_celery.concurrency.seat import Seat
@@ -64,6 +66,7 @@ def _settle_in(seat: Seat) -> None:
     if os.getppid() != seat.host_pid:
         os._exit(EX_FAILURE)  # the host died before it could take this process along
     seat.let_go()
+    bodies.mark_all(seat.app)
     process_initializer(seat.app, seat.hostname)
     gc.freeze()  # what all children share is not worth looking through again and again
 
@@ -178,12 +181,13 @@ class Child:
         `SystemExit`, `KeyboardInterrupt` and `MemoryError` are no outcome: the process ends, and the host learns
         that it lost a child.
         """
-        outbox: list[Any] | None = None
-        succeeded, value = False, None
+        outbox: Outbox | None = None
+        succeeded = False
+        value: Any = None
         try:
-            target, args, kwargs, lease, carries_outbox = pickle.loads(job.payload)
-            outbox = [] if carries_outbox else None
-            message = None if lease is None else current.Running(lease[0], lease[1], args[1], outbox)
+            target, args, kwargs, lease, journal = pickle.loads(job.payload)
+            message = _message(lease, args, journal)
+            outbox = message.outbox if message is not None else None
             with current.holding(message):
                 self.vigil.entry = job.entry
                 self._running = True
@@ -202,7 +206,10 @@ class Child:
         finally:
             self._running = False
             self.vigil.entry = NO_ENTRY
-        return _pickled(succeeded, value, outbox or None)
+        if outbox is None:
+            return _pickled(succeeded, value, None)
+        failed = not succeeded or value[0]
+        return _pickled(succeeded, value, outbox.seal(succeeded=not failed))
 
     def _report(self) -> None:
         """Send what is to be told, in one write."""
@@ -235,11 +242,21 @@ class Child:
             raise SoftTimeLimitExceeded
 
 
-def _pickled(succeeded: bool, value: Any, outbox: list[Any] | None) -> bytes:
+def _message(lease: tuple[int, int] | None, args: Sequence[Any], journal: str | None) -> current.Running | None:
+    """Return what says which message a job executes; its host has made sure that these are a tracer's arguments."""
+    if lease is None:
+        return None
+    outbox = None if journal is None else Outbox(journal)
+    if outbox is not None:
+        outbox.own_ids.add(args[1])
+    return current.Running(*lease, args[1], outbox)
+
+
+def _pickled(succeeded: bool, value: Any, entries: list[Entry] | None) -> bytes:
     try:
-        return pickle.dumps((succeeded, value, outbox), protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((succeeded, value, entries), protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         try:
             raise MaybeEncodingError(error, value)
         except MaybeEncodingError:
-            return pickle.dumps((False, ExceptionInfo(), None), protocol=pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((False, ExceptionInfo(), entries), protocol=pickle.HIGHEST_PROTOCOL)

@@ -159,7 +159,7 @@ class Job:
 
 
 def pack(
-    target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, carries_outbox: bool
+    target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, journal: str | None
 ) -> tuple[bytes, Held | None]:
     """Return a call as the bytes a child gets, and the lease it is done under.
 
@@ -170,7 +170,7 @@ def pack(
         request = args[_REQUEST]
         lease = _lease_of(request)
         args = (*args[:_REQUEST], {**request, "args": (), "kwargs": {}}, *args[_REQUEST + 1 :])
-    call = target, args, kwargs, lease, carries_outbox
+    call = target, args, kwargs, lease, journal
     return pickle.dumps(call, protocol=pickle.HIGHEST_PROTOCOL), lease
 
 

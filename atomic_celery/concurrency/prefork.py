@@ -33,7 +33,7 @@ class TaskPool(BasePool):
 
     Attributes:
         deadlines: Until when each lease is trusted; whoever renews leases tells it.
-        carries_outbox: Whether whoever gets a job's end commits the job's `outbox` with it.
+        journal: Where the claims of its jobs are, if whoever gets a job's end commits the job's `outbox` with it.
         ceiling: How many children there may be once somebody (Celery's autoscaler) makes the pool grow. It does
             so only when there is more work than children, so the missing ones count as free slots.
         looks_ahead: Whether `appetite` may ask for more than fills the free slots.
@@ -44,7 +44,7 @@ class TaskPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.looks_ahead = self.app is None or self.app.conf.worker_prefetch_multiplier != 1
-        self.carries_outbox = False
+        self.journal: str | None = None
         self.ceiling = 0
         self.deadlines = DeadlinePage()
         self._watch = Watch()
@@ -181,7 +181,7 @@ class TaskPool(BasePool):
         **_options: Any,
     ) -> Job | None:
         """Let a child call *target*; the callbacks tell what came of it."""
-        payload, lease = pack(target, args, kwargs or {}, carries_outbox=self.carries_outbox)
+        payload, lease = pack(target, args, kwargs or {}, journal=self.journal)
         job = Job(
             next(self._tickets),
             payload,

@@ -15,6 +15,7 @@ from atomic_celery.store.hosts import Hosts
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
 from atomic_celery.store.reads import Reads
+from atomic_celery.store.results import Results
 from atomic_celery.store.revocations import Revocations
 from atomic_celery.store.schedules import Schedules
 from atomic_celery.store.schema import Schema
@@ -39,6 +40,7 @@ class Store:
         self.events = FleetEvents(database)
         self.revocations = Revocations(database)
         self.reads = Reads(database)
+        self.results = Results(database)
         self.terms = Terms(database)
         self.schedules = Schedules(database)
 
@@ -57,6 +59,18 @@ class Store:
     def prefer_own_connections(self, when: Callable[[], bool]) -> None:
         """Join such a guest only in its transactions, *when* this process has connections of its own anyway."""
         self._database.prefers_own = when
+
+    @property
+    def journal(self) -> str:
+        """Which tables in which database these are, however it is reached."""
+        said = dict(self.url.parameters)
+        place = self.url.path or " ".join(said.get(name, "") for name in ("host", "port", "dbname", "service"))
+        return f"{self.dialect} {place} {self.settings.prefix}"
+
+    def joining(self) -> bool:
+        """Whether what is published here now belongs to a transaction of the application's."""
+        guest = self._database.guest()
+        return guest is not None and guest.in_transaction
 
     def settling(self) -> bool:
         """Whether a queue that is declared here now may be undone with a guest's transaction."""

@@ -14,6 +14,7 @@ from atomic_celery.beat.embedded import schedule_here
 from atomic_celery.concurrency.prefork import TaskPool
 from atomic_celery.config import Settings
 from atomic_celery.lines import Lines
+from atomic_celery.results import chords
 from atomic_celery.transport.address import url_of
 from atomic_celery.transport.broker import borrow
 from atomic_celery.worker import control
@@ -54,6 +55,7 @@ def install(worker: Any) -> None:
     worker.app.steps["consumer"].add(LeaveStep)
     worker.app.conf.broker_connection_max_retries = None  # a database that restarts must not end its workers
     control.install()
+    chords.register(worker.app)
     schedule_here(worker)
 
 

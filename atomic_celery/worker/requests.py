@@ -7,7 +7,8 @@ has no word for: *released* (back to the others, unharmed), *lost* (no longer ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from weakref import ref
 
@@ -15,11 +16,13 @@ from billiard import einfo
 from billiard.einfo import ExceptionInfo
 from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
+from celery.backends.base import DisabledBackend
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.worker import request as celerys
 from celery.worker import state
 
 from atomic_celery import current
+from atomic_celery.outbox import Outbox
 from atomic_celery.worker import manners
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class HeldRequest(Request):  # type: ignore[misc]
     lost = False
     stopping = False
     outcome = "failed"
+    _outbox: Outbox | None = None
+    _due = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery makes a class of its own for every task, in which faster versions of these two hide ours.
@@ -57,8 +62,10 @@ class HeldRequest(Request):  # type: ignore[misc]
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         claim = (message.properties or {}).get("atomic")
-        if claim is None:
-            return
+        if claim is not None:
+            self._enter(claim)
+
+    def _enter(self, claim: dict[str, Any]) -> None:
         self.claim = claim
         self.held = (claim["id"], claim["fence"])
         if claim["revoked"]:
@@ -122,12 +129,13 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
         """Settle it: its child has done all there was to do."""
-        if self._ended_lost():
+        if self.lost:
             return
         failed, _, _ = failed__retval__runtime
         if not failed:
             self.outcome = "succeeded"
-        super().on_success(failed__retval__runtime, **options)
+        with self._concluding():
+            super().on_success(failed__retval__runtime, **options)
 
     def on_retry(self, exc_info: ExceptionInfo) -> None:
         """Settle it: its successor is published."""
@@ -137,7 +145,8 @@ class HeldRequest(Request):  # type: ignore[misc]
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Fail it at the hard limit, unless it is no longer ours to fail."""
         if soft or not self._ended_lost():
-            super().on_timeout(soft, timeout)
+            with self._concluding():
+                super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle it as Celery does, but for a child that died: then it runs again, up to a limit."""
@@ -146,12 +155,9 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.stopping and self.held is not None:
             self.give_back()
             return
-        if not self._child_died(exc_info) or not self._runs_again():
-            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
-            return
-        if getattr(self.task, "retry_on_worker_lost", False) or self._stored_success():
-            # Celery publishes the task anew, or finds it done; here that is done as its holder.
-            with current.holding(self._as_running()):
+        again = self._child_died(exc_info) and self._runs_again()
+        if not again or getattr(self.task, "retry_on_worker_lost", False) or self._stored_success():
+            with self._concluding():
                 super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
             return
         state.task_ready(self)
@@ -159,17 +165,35 @@ class HeldRequest(Request):  # type: ignore[misc]
         self._leave("crashed")
         self.host.settling.crash(self, exc_info)
 
+    @contextmanager
+    def _concluding(self) -> Iterator[None]:
+        """Let what is recorded and published inside, and what its child left, go along with its end."""
+        if self.held is None or self.acknowledged or self._outbox is not None:
+            yield
+            return
+        box = self._outbox = Outbox(self.host.store.journal, closing=True)
+        box.own_ids.add(self.id)
+        box.entries += getattr(self.job, "outbox", None) or ()  # Celery's own pools carry none
+        goes_along = getattr(self.task.backend, "is_at_home", isinstance(self.task.backend, DisabledBackend))
+        running = current.Running(*self.held, self.id, box if goes_along else None)
+        try:
+            with current.holding(running):
+                yield
+        finally:
+            self._outbox = None
+            if self._due:
+                self._due = False
+                self.host.settling.complete(self, box.entries)
+
     def acknowledge(self) -> None:
-        """Complete it, and publish in the same transaction what its child left to be published."""
+        """Complete it, together with all that goes along."""
         if self.acknowledged:
             return
         self._leave(self.outcome)
-        outbox = getattr(self.job, "outbox", None)  # Celery's own pools carry none
-        if self.held is not None and outbox:
-            self.acknowledged = True
-            self.host.settling.complete(self, outbox)
-        else:
+        if self._outbox is None:
             super().acknowledge()
+        else:
+            self.acknowledged = self._due = True
 
     def reject(self, requeue: bool = False) -> None:
         """Make it ready again, or put it aside."""
@@ -179,7 +203,8 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self.outcome = reason
-        super()._announce_revoked(reason, terminated, signum, expired)
+        with self._concluding():
+            super()._announce_revoked(reason, terminated, signum, expired)
 
     # Ending otherwise
 
@@ -254,9 +279,6 @@ class HeldRequest(Request):  # type: ignore[misc]
     def _stored_success(self) -> bool:
         stored = getattr(self, "_success_was_stored", None)  # Celery 5.7
         return bool(stored and stored())
-
-    def _as_running(self) -> current.Running | None:
-        return None if self.held is None else current.Running(self.held[0], self.held[1], self.id)
 
     def _leave(self, outcome: str) -> None:
         if self.held is not None:

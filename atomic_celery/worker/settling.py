@@ -10,7 +10,8 @@ from billiard.einfo import ExceptionInfo
 
 from atomic_celery.claimer import Hooks
 from atomic_celery.endings import Ending
-from atomic_celery.store.records import Crashed, NewMessage
+from atomic_celery.outbox import Entry
+from atomic_celery.store.records import Crashed
 from atomic_celery.worker import burial
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ class Settling:
 
         self._end(request, Ending(self._held(request), "complete", then=then))
 
-    def complete(self, request: HeldRequest, outbox: list[NewMessage]) -> None:
-        """Complete its message and publish what it leaves behind, together or not at all."""
-        self._end(request, Ending(self._held(request), "complete", outbox=lambda: outbox))
+    def complete(self, request: HeldRequest, entries: list[Entry]) -> None:
+        """Complete its message and do what it leaves to be done, together or not at all."""
+        left = (lambda: entries) if entries else None
+        self._end(request, Ending(self._held(request), "complete", outbox=left))
 
     def release(self, request: HeldRequest) -> None:
         """Make its message ready for others at once; no crash is counted."""

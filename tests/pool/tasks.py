@@ -178,7 +178,7 @@ def whose() -> list[Any]:
     message = current.running()
     assert message is not None
     assert message.outbox is not None
-    message.outbox.append(("published by", message.message_id))
+    message.outbox.entries.append(("published by", message.message_id))
     return [message.message_id, message.fence, message.task_id, child.trusted()]
 
 

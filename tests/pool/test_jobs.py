@@ -108,7 +108,7 @@ def test_a_callback_that_raises_does_not_stop_the_pool(bench: Bench, caplog: obj
 
 def test_the_task_knows_its_message_and_sends_writes_back(bench: Bench) -> None:
     bench.pool.deadlines.trusted_until = ALWAYS
-    bench.pool.carries_outbox = True
+    bench.pool.journal = "a database"
     told, plain = bench.apply(tasks.whose, lease=(7, 3)), bench.apply(tasks.add, 1, 1)
     bench.run(told, plain)
     assert told.value == f"[7, 3, '{told.task_id}', True]"

@@ -53,6 +53,12 @@ def add(x: int, y: int) -> int:
 
 
 @app.task
+def total(numbers: list[int]) -> int:
+    """Add many numbers: a chord's body."""
+    return sum(numbers)
+
+
+@app.task
 def note(what: str) -> None:
     """Add a row to the ledger."""
     _note(what)

@@ -198,3 +198,51 @@ CREATE TABLE atomic_schedule (
     total_runs  bigint NOT NULL,
     PRIMARY KEY (beat, entry)
 ) WITH (fillfactor = 50);
+
+-- What tasks came to. "meta" is Celery's own record of it, as JSON or as the project's serializer writes it.
+CREATE TABLE atomic_result (
+    task_id    text PRIMARY KEY,
+    status     text NOT NULL,
+    meta       text NOT NULL,
+    stored_ms  bigint NOT NULL,
+    expires_ms bigint
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX atomic_result_expires ON atomic_result (expires_ms) WHERE expires_ms IS NOT NULL;
+
+CREATE TABLE atomic_group (
+    group_id   text PRIMARY KEY,
+    result     text NOT NULL,
+    expires_ms bigint
+);
+
+-- A chord counts the parts that ended; the one that makes it full publishes its finisher, once. It has size + grown
+-- parts: those of its header, and those that its parts added.
+CREATE TABLE atomic_chord (
+    group_id   text PRIMARY KEY,
+    size       integer,
+    grown      integer NOT NULL DEFAULT 0,
+    counted    integer NOT NULL DEFAULT 0,
+    finisher   text,
+    finished   boolean NOT NULL DEFAULT false,
+    expires_ms bigint
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE atomic_chord_part (
+    group_id text NOT NULL,
+    part     text NOT NULL,
+    place    double precision NOT NULL,
+    status   text NOT NULL,
+    result   text NOT NULL,
+    PRIMARY KEY (group_id, part, place)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- Who waits for a result; nothing is lost with it but a few milliseconds.
+CREATE UNLOGGED TABLE atomic_watcher (
+    task_id  text NOT NULL,
+    listener text NOT NULL,
+    until_ms bigint NOT NULL,
+    PRIMARY KEY (task_id, listener)
+);

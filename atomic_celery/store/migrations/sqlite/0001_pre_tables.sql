@@ -174,3 +174,40 @@ CREATE TABLE atomic_schedule (
     total_runs  integer NOT NULL,
     PRIMARY KEY (beat, entry)
 );
+
+-- What tasks came to. "meta" is Celery's own record of it, as JSON or as the project's serializer writes it.
+CREATE TABLE atomic_result (
+    task_id    text PRIMARY KEY,
+    status     text NOT NULL,
+    meta       text NOT NULL,
+    stored_ms  integer NOT NULL,
+    expires_ms integer
+);
+CREATE INDEX atomic_result_expires ON atomic_result (expires_ms) WHERE expires_ms IS NOT NULL;
+
+CREATE TABLE atomic_group (
+    group_id   text PRIMARY KEY,
+    result     text NOT NULL,
+    expires_ms integer
+);
+
+-- A chord counts the parts that ended; the one that makes it full publishes its finisher, once. It has size + grown
+-- parts: those of its header, and those that its parts added.
+CREATE TABLE atomic_chord (
+    group_id   text PRIMARY KEY,
+    size       integer,
+    grown      integer NOT NULL DEFAULT 0,
+    counted    integer NOT NULL DEFAULT 0,
+    finisher   text,
+    finished   integer NOT NULL DEFAULT 0,
+    expires_ms integer
+);
+
+CREATE TABLE atomic_chord_part (
+    group_id text NOT NULL,
+    part     text NOT NULL,
+    place    real NOT NULL,
+    status   text NOT NULL,
+    result   text NOT NULL,
+    PRIMARY KEY (group_id, part, place)
+);

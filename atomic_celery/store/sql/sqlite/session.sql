@@ -13,6 +13,7 @@ CREATE TEMP TABLE picked (
 CREATE TEMP TABLE new (
     turn integer PRIMARY KEY, message_id integer, routed integer, message text
 );
+CREATE TEMP TABLE filling (group_id text, part text, place real);
 
 -- name: lend :exec
 -- The same on a connection of somebody else's, as far as publishing needs it; as often as one likes.

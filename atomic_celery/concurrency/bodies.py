@@ -1,0 +1,57 @@
+"""Where a task's body ends: what is published from then on is part of the task's end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from atomic_celery import current
+from atomic_celery.outbox import Outbox
+
+ON_SUCCESS = "on_success"
+"""What a task's `atomic_publish` is whose messages are to go out only if it succeeds."""
+
+
+def mark_all(app: Any) -> None:
+    """Mark the bodies of all tasks of *app* in this process; to be done before their tracers are built."""
+    for task in app.tasks.values():
+        task.run = _marked(task, task.run)
+        task.on_replace = _closing(task, task.on_replace)
+
+
+def _marked(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def body(*args: Any, **kwargs: Any) -> Any:
+        outbox = _outbox(task)
+        if outbox is None:
+            return run(*args, **kwargs)
+        outbox.keeps_back = getattr(task, "atomic_publish", None) == ON_SUCCESS
+        with outbox.body():
+            return run(*args, **kwargs)
+
+    return body
+
+
+def _closing(task: Any, on_replace: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a task's replacement go along whole: all of a chain or a group, and not only what has its id."""
+
+    @functools.wraps(on_replace)
+    def replace(signature: Any) -> Any:
+        outbox = _outbox(task)
+        if outbox is None:
+            return on_replace(signature)
+        outbox.release()  # it does not run again: what its body has published is not in vain
+        with outbox.closed():
+            return on_replace(signature)
+
+    return replace
+
+
+def _outbox(task: Any) -> Outbox | None:
+    """Return the outbox of *task*, if it is what this process was given to run and not called by what it runs."""
+    running = current.running()
+    if running is None or running.outbox is None or task.request.id != running.task_id:
+        return None
+    outbox: Outbox = running.outbox
+    return outbox

@@ -1,0 +1,152 @@
+"""What a running task leaves to be done when its claim ends: in the same transaction, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from atomic_celery import current, errors
+from atomic_celery.store.queues import QueueSpec
+from atomic_celery.store.records import NewMessage
+from atomic_celery.store.results import ChordClosed, ChordPart, ChordTerms, Finisher, FullChord, Outcome
+from atomic_celery.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+Entry = NewMessage | Outcome | ChordTerms | ChordPart | ChordClosed
+"""Plain values: they travel from a pool's process to its host."""
+
+A_STATEMENT = 1000
+"""How many messages one statement stores."""
+
+
+class Outbox:
+    """The entries of one task, in the order of their coming.
+
+    Args:
+        journal: The tables in which its claim is; what is meant for others cannot go along.
+        closing: Whether the task's body is over: all that is published from then on goes along.
+    """
+
+    def __init__(self, journal: str, *, closing: bool = False) -> None:
+        self.journal, self.closing = journal, closing
+        self.entries: list[Entry] = []
+        self.own_ids: set[str] = set()
+        """Tasks that go along whenever they are published: the one that runs, and parts it adds to its chord."""
+        self.keeps_back = False
+        """Whether what the body publishes waits for its success."""
+        self._kept_back: list[NewMessage] = []
+        self._depth = 0
+
+    def take(self, new: Sequence[NewMessage], *, joining: bool) -> list[NewMessage]:
+        """Keep those that go along, and return the others.
+
+        Args:
+            joining: Whether they would be part of a transaction of the application's; they are left to it.
+        """
+        own = [message for message in new if message.task_id in self.own_ids]
+        others = [message for message in new if message.task_id not in self.own_ids]
+        self.entries += own
+        if joining or not (self.closing or self.keeps_back):
+            return others
+        (self.entries if self.closing else self._kept_back).extend(others)
+        return []
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Run the task's body, and go on closing; a body that calls itself is one body."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self.closing = self._depth == 0
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let what is published inside go out at once."""
+        before = self.closing, self.keeps_back
+        self.closing = self.keeps_back = False
+        try:
+            yield
+        finally:
+            self.closing, self.keeps_back = before
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let what is published inside go along."""
+        before, self.closing = self.closing, True
+        try:
+            yield
+        finally:
+            self.closing = before
+
+    def release(self) -> None:
+        """Let what was kept back go along, however the task ends."""
+        self.entries[:0] = self._kept_back
+        self._kept_back = []
+
+    def seal(self, *, succeeded: bool) -> list[Entry]:
+        """Return all that goes along, now that it is known whether the task succeeded."""
+        if succeeded:
+            self.release()
+        return self.entries
+
+
+def of_here(journal: str) -> Outbox | None:
+    """Return the outbox of the task that runs here, if its claim is in those tables."""
+    running = current.running()
+    outbox: Outbox | None = None if running is None else running.outbox
+    return outbox if outbox is not None and outbox.journal == journal else None
+
+
+@contextmanager
+def collecting(journal: str) -> Iterator[list[Entry]]:
+    """Collect what is published inside instead of publishing it."""
+    outbox = Outbox(journal, closing=True)
+    with current.holding(current.Running(0, 0, outbox=outbox)):
+        yield outbox.entries
+
+
+def deliver(store: Store, entries: Sequence[Entry]) -> list[FullChord]:
+    """Do what *entries* say.
+
+    Atomicity: several statements; to be called in a transaction, together with what ends the claims.
+
+    Returns:
+        The chords that this made full and that are finished by hand.
+    """
+    store.results.record([entry for entry in entries if isinstance(entry, Outcome)])
+    terms = [entry for entry in entries if isinstance(entry, ChordTerms)]
+    full = [chord for chord in map(store.results.describe_chord, terms) if chord is not None]
+    if parts := [entry for entry in entries if isinstance(entry, ChordPart)]:
+        full += store.results.count(parts)
+    if closed := [entry.group_id for entry in entries if isinstance(entry, ChordClosed)]:
+        store.results.close_chords(closed)
+    messages = [entry for entry in entries if isinstance(entry, NewMessage)]
+    messages += [_addressed(store, chord.finisher) for chord in full if chord.finisher is not None]
+    for start in range(0, len(messages), A_STATEMENT):
+        _publish(store, messages[start : start + A_STATEMENT])
+    return [chord for chord in full if chord.finisher is None]
+
+
+def _addressed(store: Store, finisher: Finisher) -> NewMessage:
+    """Return the finisher's message, for the queue that has its queue's name now: a chord may be older than that."""
+    queue = store.queues.get(finisher.queue)
+    if queue is None:
+        queue = store.queues.declare(QueueSpec(name=finisher.queue))
+        logger.warning("the queue %r was deleted; it was declared again to finish a chord", finisher.queue)
+    return replace(finisher.message, queue_id=queue.id)
+
+
+def _publish(store: Store, messages: Sequence[NewMessage]) -> None:
+    """Publish all whose queues are still there: the others would have been deleted with them."""
+    try:
+        store.messages.publish(messages)
+    except errors.QueueNotFound as error:
+        for message in messages:
+            if str(message.queue_id) == error.queue:
+                logger.error("%s[%s] was dropped: its queue was deleted meanwhile", message.task_name, message.task_id)
+        _publish(store, [message for message in messages if str(message.queue_id) != error.queue])
