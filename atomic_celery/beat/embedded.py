@@ -1,35 +1,40 @@
-"""The beat in a worker, ``celery worker -B``: which scheduler it takes, and how it leaves."""
+"""The beat in a worker, ``celery worker -B``: which scheduler it takes, and where it runs."""
 
 from __future__ import annotations
 
-import os
-from types import FrameType
 from typing import Any
 
 from celery.app.defaults import DEFAULTS
-from celery.platforms import signals
-from celery.signals import beat_embedded_init
+from celery.beat import EmbeddedService
+from celery.worker.components import Beat
 
 from atomic_celery.beat.scheduler import Scheduler
 from atomic_celery.worker.manners import configured
 
-PATH = f"{Scheduler.__module__}:{Scheduler.__qualname__}"
-
 
 def schedule_here(worker: Any) -> None:
-    """Let the beat of *worker* be ours, unless another scheduler was asked for."""
+    """Let the beat of *worker* be ours, if it has one and no other scheduler was asked for."""
     asked = worker.options.get("scheduler") or configured(worker.app.conf, "beat_scheduler")
-    if worker.scheduler == DEFAULTS["beat_scheduler"] and not asked:
-        worker.scheduler = PATH
-    beat_embedded_init.connect(_stay_with_worker, dispatch_uid="atomic_celery")
+    if worker.options.get("beat") and worker.scheduler == DEFAULTS["beat_scheduler"] and not asked:
+        worker.options.update(beat=False, atomic_beat=True)
+        worker.app.steps["worker"].add(BeatStep)
 
 
-def _stay_with_worker(sender: Any, **_: Any) -> None:
-    """Let the beat's process end in order when Celery terminates it, and also when the worker died."""
-    if isinstance(sender.scheduler, Scheduler):
-        sender.scheduler.worker_pid = os.getppid()
-        signals["SIGTERM"] = _end
+class BeatStep(Beat):
+    """A thread instead of Celery's process: it ends with its worker, however that ends, and hands its term over.
 
+    A process would be forked with the worker's connection to SQLite, and could not open one of its own.
+    """
 
-def _end(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit
+    def __init__(self, worker: Any, atomic_beat: bool = False, **options: Any) -> None:
+        super().__init__(worker, **{**options, "beat": atomic_beat})
+
+    def create(self, worker: Any) -> Any:
+        """Make the beat.
+
+        Raises:
+            ImproperlyConfigured: The pool is one of greenlets.
+        """
+        super().create(worker)
+        worker.beat = EmbeddedService(worker.app, thread=True, scheduler_cls=Scheduler)
+        return worker.beat

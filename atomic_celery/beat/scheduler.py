@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -36,8 +36,6 @@ class Scheduler(beat.Scheduler):
     """
 
     max_interval = 5
-    worker_pid: int | None = None
-    """Of the worker whose beat this is; without it, it goes."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         self._conductor: Conductor | None = None
@@ -56,22 +54,17 @@ class Scheduler(beat.Scheduler):
                 f"the scheduler 'atomic' needs a broker_url that starts with atomic+, not {self.connection.as_uri()}"
             )
         try:
-            assert self.producer
-        except errors.StoreUnavailable as error:
-            logger.error("the schedule waits for the database: %s", error)
+            with self._in_time():
+                self._borrow().connect()
         except (errors.ConfigError, errors.SchemaMismatch) as error:
             raise SystemExit(str(error)) from error
+        except errors.StoreError as error:
+            logger.error("the schedule waits for the database: %s", error)
         self.update_from_dict(self.app.conf.beat_schedule)
         self.install_default_entries(self.schedule)
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Run what is due, if this beat leads; return seconds until the next tick.
-
-        Raises:
-            SystemExit: The worker whose beat this is has died.
-        """
-        if self.worker_pid not in (None, os.getppid()):
-            raise SystemExit
+        """Run what is due, if this beat leads; return seconds until the next tick."""
         with self._at_work():
             try:
                 conductor, _ = self._open(), self.producer
@@ -103,8 +96,7 @@ class Scheduler(beat.Scheduler):
     @cached_property
     def producer(self) -> Any:
         """Connect what publishes: before there is a transaction, and never again in the middle of one."""
-        store = self._borrow().store
-        with store.deadline(store.settings.statement_timeout_s):
+        with self._in_time():
             self.connection.connect()
         return self.app.amqp.Producer(self.connection.channel(), auto_declare=False)
 
@@ -126,6 +118,10 @@ class Scheduler(beat.Scheduler):
         if self._broker is None:
             self._broker = broker.borrow(self.connection)
         return self._broker
+
+    def _in_time(self) -> AbstractContextManager[None]:
+        store = self._borrow().store
+        return store.deadline(store.settings.statement_timeout_s)
 
     def _source(self) -> Source:
         if periodic_tasks.installed():

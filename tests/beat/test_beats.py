@@ -144,3 +144,18 @@ def assert_each_once(beats: Beats, numbers: list[int]) -> None:
     assert beats.runs.twice() == []
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert len({run.task_id for run in beats.runs.all()}) == len(beats.runs.all())
+
+
+def test_a_machine_whose_clock_jumps_runs_by_the_databases(database_url: str, make_beats: MakeBeats) -> None:
+    beats = make_beats(database_url)
+    offset = beats.fleet.directory / "offset"
+    offset.write_text("0")
+    env = {"TEST_CLOCK": str(offset)}
+    first = beats.start_leading("first", application="tests.beat.jumping", env=env)
+    for jump in ("3600", "-3600", "0"):
+        beats.wait_for_runs(len(beats.runs.all()) + 2)
+        offset.write_text(jump)
+        beats.wait_for_runs(len(beats.runs.all()) + 2)
+
+    assert_each_once(beats, beats.wait_for_runs(len(beats.runs.all()) + 2))
+    assert "lost the term" in first.log  # it does not trust a clock that jumps

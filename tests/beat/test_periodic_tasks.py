@@ -209,3 +209,12 @@ def test_a_row_that_cannot_be_read_does_not_stand_in_the_way(project: Project) -
     project.beat()
     project.beats.wait_for_runs(2, "a")
     assert project.beats.runs.numbers("broken") == []
+
+
+def test_the_broker_may_be_named_by_djangos_alias(make_project: Callable[..., Project]) -> None:
+    project = make_project(TEST_BROKER="atomic+django://default")
+    project.add("a")
+    project.beat()
+    project.beats.wait_for_runs(3, "a")
+
+    assert project.beats.runs.twice() == []
