@@ -198,11 +198,11 @@ def _value(backend: Backend, task_id: str, status: str, text: str) -> Any:
 
 def _leaves(node: Any) -> Iterator[str]:
     if isinstance(node, GroupResult):
-        for each in node.results:
+        for each in node.results or ():
             yield from _leaves(each)
     else:
         yield node.id
 
 
 def _shaped(node: Any, by_id: dict[str, Any]) -> Any:
-    return [_shaped(each, by_id) for each in node.results] if isinstance(node, GroupResult) else by_id[node.id]
+    return [_shaped(each, by_id) for each in node.results or ()] if isinstance(node, GroupResult) else by_id[node.id]

@@ -36,7 +36,6 @@ def _options() -> argparse.Namespace:
 
 def _choose_database(url: str | None, scratch: Path) -> None:
     os.environ["QUICKSTART_BROKER"] = f"atomic+{url}" if url else f"atomic+sqlite:///{scratch}/broker.db"
-    os.environ["QUICKSTART_RESULTS"] = f"db+{url}" if url else f"db+sqlite:///{scratch}/results.db"
     os.environ["ATOMIC_STATE_DIR"] = str(scratch / "state")
 
 

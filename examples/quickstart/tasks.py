@@ -1,4 +1,4 @@
-"""An ordinary Celery project. Nothing in it knows of atomic_celery but the URL of its broker."""
+"""An ordinary Celery project. Nothing in it knows of atomic_celery but its URLs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import survey
 from celery import Celery
 
-app = Celery("quickstart", broker=os.environ["QUICKSTART_BROKER"], backend=os.environ["QUICKSTART_RESULTS"])
+app = Celery("quickstart", broker=os.environ["QUICKSTART_BROKER"], backend="atomic")
 app.conf.update(
     # A killed worker's files are taken over after one lease. 30 s is right for a fleet; a demo need not bore.
     atomic_lease=float(os.environ.get("QUICKSTART_LEASE_S", "6")),
     atomic_renew_every=float(os.environ.get("QUICKSTART_LEASE_S", "6")) / 3,
     atomic_statement_timeout=float(os.environ.get("QUICKSTART_LEASE_S", "6")) / 2,
-    result_chord_join_timeout=60,
 )
 
 
