@@ -14,11 +14,11 @@ def make_app(broker_url: str) -> Iterator[Celery]:
     """Make an app with tasks; its connections are closed in the end."""
     app = Celery("publishing", broker=broker_url, set_as_current=False)
     app.conf.update(task_ignore_result=True, task_routes={"routed.*": {"queue": "routed", "priority": 3}})
-    app.task(add, name="add")
-    app.task(add, name="routed.add")
-    app.task(add, name="urgent", compression="gzip", serializer="pickle", time_limit=5)
-    app.task(add, name="untyped", typing=False)
-    app.task(bound, name="bound", bind=True)
+    app.task(add, name="add", shared=False)
+    app.task(add, name="routed.add", shared=False)
+    app.task(add, name="urgent", shared=False, compression="gzip", serializer="pickle", time_limit=5)
+    app.task(add, name="untyped", shared=False, typing=False)
+    app.task(bound, name="bound", shared=False, bind=True)
     try:
         yield app
     finally:

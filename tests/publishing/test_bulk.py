@@ -148,7 +148,7 @@ def test_a_group_that_cannot_be_sent_whole_is_not_sent(office: Office) -> None:
 
 def test_a_group_on_another_broker_is_celery_s(statements: list[int]) -> None:
     app = Celery("memory", broker="memory://", set_as_current=False)
-    task = app.task(_send, name="task", typing=False)
+    task = app.task(_send, name="task", typing=False, shared=False)
 
     result = group(task.s(1), task.s(2), app=app).apply_async()
 

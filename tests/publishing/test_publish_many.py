@@ -148,7 +148,7 @@ def test_an_apply_async_of_its_own_is_called(office: Office) -> None:
         def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
             return super().apply_async(args, kwargs, **{**options, "priority": 5})
 
-    loud = office.app.task(_identity, name="loud", base=Loud)
+    loud = office.app.task(_identity, name="loud", base=Loud, shared=False)
 
     atomic_celery.publish_many((loud.s(number) for number in range(3)), app=office.app)
 
@@ -181,7 +181,7 @@ def test_another_broker_sends_as_it_always_does() -> None:
     from celery import Celery
 
     app = Celery("memory", broker="memory://", set_as_current=False)
-    task = app.task(_identity, name="task")
+    task = app.task(_identity, name="task", shared=False)
 
     results = atomic_celery.publish_many([task.s(1), task.s(2)], app=app)
 
