@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from atomic_celery.store.statements import Statement
+from atomic_celery.store.watchdog import Watch, Watchdog
 
 Row = Sequence[Any]
 Parameters = Mapping[str, Any]
@@ -61,10 +62,14 @@ class PostgresConnection:
         driver: The driver's connection.
         prepares: Whether the server's session is ours alone, so that it may hold prepared statements.
         begin: What opens a transaction.
+        watchdog: Who looks after the time that an answer takes.
+        answer_within_s: How long it may take.
     """
 
-    def __init__(self, driver: Any, *, prepares: bool, begin: str) -> None:
+    def __init__(self, driver: Any, *, prepares: bool, begin: str, watchdog: Watchdog, answer_within_s: float) -> None:
         self._driver, self._prepares, self._how_to_begin = driver, prepares, begin
+        self._watchdog, self._answer_within_s = watchdog, answer_within_s
+        self._watch = Watch()
         self._several_answers = hasattr(driver, "pgconn")  # psycopg2 keeps only the last
         self._prepared: set[str] = set()
         self._begin = ""
@@ -76,9 +81,9 @@ class PostgresConnection:
         if statement.prepare is not None and self._prepares:
             text = statement.execute
             if statement.prepare not in self._prepared:
-                self._send(statement.prepare, None)
+                self.send(statement.prepare)
                 self._prepared.add(statement.prepare)
-        return self._send(text, parameters)
+        return self.send(text, parameters, bounded=statement.bounded)
 
     def begin(self) -> None:
         """Open a transaction with the next statement."""
@@ -87,14 +92,14 @@ class PostgresConnection:
     def commit(self) -> None:
         """Commit, if anything was sent at all."""
         if not self._begin:
-            self._send("COMMIT", None)
+            self.send("COMMIT")
         self._begin = ""
 
     def give_up(self) -> None:
         """Roll back, if anything was sent at all."""
         try:
             if not self._begin:
-                self._send("ROLLBACK", None)
+                self.send("ROLLBACK")
         except Exception:
             self._driver.close()  # the server undoes what its client left
         self._begin = ""
@@ -117,7 +122,21 @@ class PostgresConnection:
     def be_patient(self, wait_s: float) -> None:
         """Do nothing: `cut` ends every wait."""
 
-    def _send(self, text: str, parameters: Parameters | None) -> Answer:
+    def send(self, text: str, parameters: Parameters | None = None, *, bounded: bool = True) -> Answer:
+        """Send *text* and wait for the answer: no longer than it may take, unless not *bounded*."""
+        if not bounded:
+            return self._exchange(text, parameters)
+        self._watchdog.watch(self._watch.start(self._answer_within_s, self))
+        try:
+            return self._exchange(text, parameters)
+        except Exception as error:
+            if self._watch.expired:
+                raise self._watch.too_late() from error
+            raise
+        finally:
+            self._watch.finish()
+
+    def _exchange(self, text: str, parameters: Parameters | None) -> Answer:
         begin, self._begin = self._begin, ""
         with self._driver.cursor() as cursor:
             cursor.execute(begin + text, parameters)

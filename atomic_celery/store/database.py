@@ -15,13 +15,14 @@ from atomic_celery import errors, faults
 from atomic_celery.config import Settings
 from atomic_celery.store import guests
 from atomic_celery.store.connection import Answer, Connection, Row
+from atomic_celery.store.failures import is_conflict
 from atomic_celery.store.guests import Guest
 from atomic_celery.store.pool import Pool
 from atomic_celery.store.statements import Statement, Statements
 from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch
 
-_BUSY_TRIES = 5
+_CONFLICT_TRIES = 5
 
 
 class _Host(NamedTuple):
@@ -108,7 +109,7 @@ class Database:
         Raises:
             StoreUnavailable: The time was up: whether the last statement happened is unknown.
         """
-        mine, watch = self._pool.mine, Watch(timeout_s)
+        mine, watch = self._pool.mine, Watch().start(timeout_s)
         outer = mine.watch
         if outer is not None and outer.until_s <= watch.until_s:
             yield
@@ -119,8 +120,7 @@ class Database:
         try:
             yield
         finally:
-            watch.use(None)
-            watch.over = True
+            watch.finish()
             mine.watch = outer
 
     def guest(self) -> Guest | None:
@@ -203,15 +203,14 @@ class Database:
         self._pool.forget()
 
     def _run_alone(self, statement: Statement, parameters: dict[str, Any]) -> Answer:
-        tries_left = _BUSY_TRIES if self.dialect == "postgresql" else 1
+        tries_left = _CONFLICT_TRIES
         while True:
             tries_left -= 1
             try:
                 with self._pool.lend() as connection, self._pool.translating():
                     return _run_writing(connection, statement, parameters)
-            except errors.StoreBusy:
-                # A SQLite lock was waited for already; a conflict on PostgreSQL is gone by now.
-                if not tries_left:
+            except errors.StoreBusy as busy:
+                if not tries_left or not is_conflict(busy.__cause__):
                     raise
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from atomic_celery import errors
 
 _MIGRATE = "run: celery -A <your project> atomic migrate"
-_BUSY = frozenset({"40001", "40P01", "53300", "55P03", "57014"})
+_CONFLICTS = frozenset({"40001", "40P01"})
+_BUSY = _CONFLICTS | {"53300", "55P03", "57014"}
 _UNAVAILABLE = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05", "58000", "58030"})
 _UNAVAILABLE_CLASSES = ("08", "28", "3D", "53")
 _NO_TABLES = frozenset({"42P01", "42703", "3F000"})
@@ -37,6 +38,11 @@ def translate(error: Exception) -> errors.StoreError:
     if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):
         return errors.StoreUnavailable(text)
     return errors.StoreError(f"{text} (SQLSTATE {state})")
+
+
+def is_conflict(error: BaseException | None) -> bool:
+    """Whether the database undid something because of what somebody else did at the same time."""
+    return _sqlstate(error) in _CONFLICTS
 
 
 def _from_sqlite(error: sqlite3.Error) -> errors.StoreError:

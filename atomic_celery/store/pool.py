@@ -20,6 +20,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store.connection import Connection
 from atomic_celery.store.engine import build_engine, session_of
 from atomic_celery.store.failures import translate
+from atomic_celery.store.sessions import PostgresSessions, Sessions, SqliteSessions
 from atomic_celery.store.statements import Statements
 from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch, Watchdog
@@ -94,9 +95,14 @@ class Pool:
             with self._building:
                 if self._lazy_engine is None:
                     self._lazy_engine = build_engine(
-                        self._url, self._settings, self._statements, lambda: self.mine.watch
+                        self._url, self._settings, self._sessions(), lambda: self.mine.watch
                     )
         return self._lazy_engine
+
+    def _sessions(self) -> Sessions:
+        if self._url.dialect == "postgresql":
+            return PostgresSessions(self._settings, self.watchdog)
+        return SqliteSessions(self._statements.of("session")["open"])
 
 
 class Translating:
@@ -109,7 +115,7 @@ class Translating:
 
     def __enter__(self) -> None:
         if self._watch is not None and self._watch.expired:
-            raise errors.StoreUnavailable(_too_late(self._watch))
+            raise self._watch.too_late()
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -117,7 +123,7 @@ class Translating:
         if not isinstance(error, Exception) or isinstance(error, errors.AtomicError):
             return
         if self._watch is not None and self._watch.expired:
-            raise errors.StoreUnavailable(_too_late(self._watch)) from error
+            raise self._watch.too_late() from error
         if isinstance(error, PoolTimeout):
             raise errors.StoreBusy(f"every connection of the pool is in use: {error}") from error
         if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
@@ -151,10 +157,6 @@ class Loan:
             session_of(self._pooled).be_patient(self._pool.patience_s)
         broken = isinstance(error, errors.StoreUnavailable) or not isinstance(error, Exception | None)
         self._pool.give_back(self._pooled, self._mine, broken=broken)
-
-
-def _too_late(watch: Watch) -> str:
-    return f"no answer from the database within {watch.timeout_s:g} s"
 
 
 def _forget_all() -> None:

@@ -46,6 +46,7 @@ class Schema(Noun):
         joining = self._database.hosting(guest) if guest is not None and guest.in_transaction else nullcontext()
         with joining, self._database.transaction("migrate"):
             self._one("lock")
+            self._exec("be_patient")
             numbers = self._numbers()
             self._refuse_newer(numbers)
             done = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from atomic_celery import errors
@@ -40,6 +40,8 @@ class Statement:
     prepare: str | None = None
     """Run once a session before `execute`; None: not worth it, or not PostgreSQL."""
     execute: str = ""
+    bounded: bool = True
+    """Whether it must be answered in time: not so a migration, which takes as long as it takes."""
 
     @property
     def atomic(self) -> bool:
@@ -65,7 +67,7 @@ class Statements:
 
     def script(self, name: str, text: str) -> Statement:
         """Return a whole file as one block: a migration."""
-        return self._translate("migration", name, text, hot=False)
+        return replace(self._translate("migration", name, text, hot=False), bounded=False)
 
     def _translate(self, noun: str, name: str, body: str, *, hot: bool) -> Statement:
         text = _PREFIX.sub(f"{self._prefix}_", _COMMENT.sub("", body))

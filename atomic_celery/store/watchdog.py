@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from atomic_celery import clock
+from atomic_celery import clock, errors
 
 
 class Cuttable(Protocol):
@@ -23,22 +23,20 @@ class Cuttable(Protocol):
 
 
 class Watch:
-    """One deadline of one thread, over the connection that it uses at the moment."""
+    """A deadline over one connection at a time. Started again, it must not be due earlier than before."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.until_s = clock.monotonic_s() + timeout_s
-        self.over = False
+    __slots__ = ("_expired", "_lock", "_using", "over", "queued", "timeout_s", "until_s")
+
+    def __init__(self) -> None:
+        self.over, self.queued = True, False
+        self.timeout_s = self.until_s = 0.0
         self._lock = threading.Lock()
         self._using: Cuttable | None = None
         self._expired = False
 
-    def __lt__(self, other: Watch) -> bool:
-        return self.until_s < other.until_s
-
     @property
     def remaining_s(self) -> float:
-        """Seconds left; not above 0 once it is over."""
+        """Seconds left; not above 0 once the time is up."""
         return self.until_s - clock.monotonic_s()
 
     @property
@@ -46,48 +44,89 @@ class Watch:
         """Whether the time is up."""
         return self._expired or self.remaining_s <= 0
 
+    def start(self, timeout_s: float, using: Cuttable | None = None) -> Watch:
+        """Begin to count."""
+        with self._lock:
+            self.timeout_s, self.until_s = timeout_s, clock.monotonic_s() + timeout_s
+            self.over, self._expired, self._using = False, False, using
+        return self
+
     def use(self, connection: Cuttable | None) -> None:
         """Say what to cut when the time is up; None: nothing, for what was given back."""
         with self._lock:
             self._using = connection
 
-    def expire(self) -> None:
-        """Cut the connection in use, if there is one."""
+    def finish(self) -> None:
+        """Stop counting: from here on, nothing is cut."""
         with self._lock:
+            self.over, self._using = True, None
+
+    def expire(self) -> None:
+        """Cut the connection in use, unless it was finished in time."""
+        with self._lock:
+            if self.over:
+                return
             self._expired = True
             if self._using is not None:
                 with contextlib.suppress(Exception):  # it broke by itself in the same moment
                     self._using.cut()
 
+    def too_late(self) -> errors.StoreUnavailable:
+        """Return the error that says so."""
+        return errors.StoreUnavailable(f"no answer from the database within {self.timeout_s:g} s")
+
+
+class _Place(NamedTuple):
+    """Where a watch stands in the queue: no later than where it should, as it may have been started again."""
+
+    until_s: float
+    number: int
+    watch: Watch
+
 
 class Watchdog:
-    """The thread that ends what is overdue; it starts with the first deadline."""
+    """The thread that ends what is overdue; it lives while there are deadlines to look after."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: list[Watch] = []
+        self._queue: list[_Place] = []
+        self._number = 0
         self._thread: threading.Thread | None = None
 
     def watch(self, watch: Watch) -> None:
-        """Begin to look after *watch*, until it is `over`."""
+        """Look after *watch*, which was started, until it is `over`."""
         with self._changed:
-            heapq.heappush(self._watches, watch)
+            if watch.queued:
+                return
+            self._enqueue(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="atomic-deadlines", daemon=True)
                 self._thread.start()
-            elif self._watches[0] is watch:
+            elif self._queue[0].watch is watch:
                 self._changed.notify()
 
-    def _run(self) -> None:
-        while True:
-            self._next_overdue().expire()
+    def _enqueue(self, watch: Watch) -> None:
+        self._number += 1
+        watch.queued = True
+        heapq.heappush(self._queue, _Place(watch.until_s, self._number, watch))
 
-    def _next_overdue(self) -> Watch:
+    def _run(self) -> None:
+        while (overdue := self._next_overdue()) is not None:
+            overdue.expire()
+
+    def _next_overdue(self) -> Watch | None:
+        """Wait for the next deadline that passes; None when there is none left."""
         with self._changed:
-            while True:
-                while self._watches and self._watches[0].over:
-                    heapq.heappop(self._watches)
-                left_s = self._watches[0].remaining_s if self._watches else None
-                if left_s is not None and left_s <= 0:
-                    return heapq.heappop(self._watches)
-                self._changed.wait(left_s)
+            while self._queue:
+                left_s = self._queue[0].until_s - clock.monotonic_s()
+                if left_s > 0:
+                    self._changed.wait(left_s)
+                    continue
+                watch = heapq.heappop(self._queue).watch
+                watch.queued = False
+                if not watch.over and watch.remaining_s > 0:
+                    self._enqueue(watch)
+                elif not watch.over:
+                    return watch
+            self._thread = None
+            return None

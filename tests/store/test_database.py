@@ -16,6 +16,9 @@ import pytest
 
 from atomic_celery import errors
 from atomic_celery.config import Settings
+from atomic_celery.store import migrations
+from atomic_celery.store.migrations import Migration
+from atomic_celery.store.schema import Schema
 from atomic_celery.store.store import Store, open_store
 from tests.store.desk import Desk
 from tests.support.postgres import PostgresServer
@@ -99,6 +102,31 @@ def test_a_hung_server_holds_nobody_longer_than_asked(remote: Store, proxy: Prox
         remote.now_ms()
     proxy.restore()
     assert remote.now_ms()
+
+
+def test_without_a_deadline_an_answer_is_not_waited_for_much_longer_than_the_server_may_take(
+    proxy: Proxy, postgres_url: str
+) -> None:
+    store = open_store(proxy.url(postgres_url), Settings(statement_timeout_s=0.2, connect_timeout_s=0.1))
+    store.now_ms()
+    proxy.pause()
+    with pytest.raises(errors.StoreUnavailable, match=r"within 0\.3 s"):
+        store.now_ms()
+    proxy.restore()
+    assert store.now_ms()
+    store.close()
+
+
+def test_a_migration_takes_as_long_as_it_takes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(postgres_url, Settings(statement_timeout_s=0.1, connect_timeout_s=0.1))
+    slow = Migration(
+        1, "slow", True, "CREATE TABLE atomic_setting (name text PRIMARY KEY, value text); SELECT pg_sleep(1)"
+    )
+    monkeypatch.setattr(migrations, "load", lambda _: [slow])
+    assert Schema(store._database).migrate() == ["slow"]
+    with pytest.raises(errors.StoreBusy, match="statement timeout"):
+        store._database.run(store._database.statements.script("x", "SELECT pg_sleep(1)"))
+    store.close()
 
 
 def test_a_deadline_bounds_connecting_too(remote: Store, proxy: Proxy) -> None:

@@ -8,6 +8,10 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'atomic_setti
 -- The transaction holds the write lock already.
 SELECT 1;
 
+-- name: be_patient :exec
+-- Nothing hurries a statement here.
+SELECT 1;
+
 -- name: numbers :many
 -- The last migration, and the least that a program must know to work on these tables.
 SELECT name, CAST(value AS INTEGER) FROM atomic_setting

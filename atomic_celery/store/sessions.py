@@ -1,0 +1,80 @@
+"""What a new connection begins with: limits, plans, scratch tables. SETs and PRAGMAs stand here only."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Protocol
+
+from atomic_celery.config import Settings
+from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
+from atomic_celery.store.statements import Statement
+from atomic_celery.store.watchdog import Watch, Watchdog
+
+# Statements are prepared once, maybe on empty tables: their plans must be right for any size.
+_PLANS = "SET plan_cache_mode = force_generic_plan;SET enable_seqscan = off;SET jit = off"
+_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
+
+
+class Sessions(Protocol):
+    """How sessions of one database begin."""
+
+    def open(self, driver: Any, watch: Watch | None) -> Connection:
+        """Set a driver's new connection up, under the deadline that is looked after by *watch*."""
+        ...
+
+
+class PostgresSessions:
+    """Sessions that are ours, or behind a pooler lent for a transaction at a time."""
+
+    def __init__(self, settings: Settings, watchdog: Watchdog) -> None:
+        self._ours, self._watchdog = settings.notify, watchdog
+        # The server has its own limit; ours is for the server that does not keep it any more.
+        self._answer_within_s = settings.statement_timeout_s + settings.connect_timeout_s
+        self._setup = _limits(settings, "SET") + _PLANS
+        self._begin = "BEGIN;" if self._ours else f"BEGIN;{_limits(settings, 'SET LOCAL')}"
+
+    def open(self, driver: Any, watch: Watch | None) -> Connection:
+        """Bound its waits; behind a pooler, that is left to each transaction."""
+        driver.autocommit = True
+        session = PostgresConnection(
+            driver,
+            prepares=self._ours,
+            begin=self._begin,
+            watchdog=self._watchdog,
+            answer_within_s=self._answer_within_s,
+        )
+        if watch is not None:
+            watch.use(session)
+        if self._ours:
+            session.send(self._setup)
+        return session
+
+
+class SqliteSessions:
+    """Sessions on a file, with tables of their own to keep things in between two statements."""
+
+    def __init__(self, scratch: Statement) -> None:
+        self._scratch = scratch
+
+    def open(self, driver: sqlite3.Connection, watch: Watch | None) -> Connection:
+        """Make every commit durable, and readers no hindrance to the writer."""
+        driver.isolation_level = None
+        session = SqliteConnection(driver)
+        if watch is not None:
+            session.be_patient(watch.remaining_s)
+        for pragma in _PRAGMAS:
+            driver.execute(f"PRAGMA {pragma}").close()
+        for part in self._scratch.parts:
+            driver.execute(part).close()
+        return session
+
+
+def _limits(settings: Settings, how: str) -> str:
+    """Return what bounds a session's waits: a frozen holder must not keep locks for as long as a lease."""
+    statement_ms = round(settings.statement_timeout_s * 1000)
+    limits = {
+        "idle_in_transaction_session_timeout": round(settings.lease_s * 1000 / 3),
+        "statement_timeout": statement_ms,
+        "lock_timeout": statement_ms,
+    }
+    return "".join(f"{how} {name} = {value};" for name, value in limits.items())
