@@ -28,9 +28,10 @@ class Pipe:
 
     def clear(self) -> None:
         """Make it unreadable, before looking at what arrived."""
-        self._signalled = False
         with contextlib.suppress(OSError):
             os.read(self._reader, 4096)
+        # Only now: a signal in between would be read away, and every later one taken for sent already.
+        self._signalled = False
 
     def close(self) -> None:
         """Give the descriptors back."""
