@@ -39,11 +39,15 @@ def register() -> None:
         ALIASES.setdefault("atomic", POOL)
     with contextlib.suppress(Exception):
         # Only if it is there: to import it while kombu is being imported goes in circles, and leaves Celery in pieces.
-        sys.modules["celery._state"].connect_on_app_finalize(_let_groups_send_together)
+        sys.modules["celery._state"].connect_on_app_finalize(_on_app)
 
 
-def _let_groups_send_together(_app: object) -> None:
+def _on_app(_app: object) -> None:
     with contextlib.suppress(Exception):
         from atomic_celery import groups
 
         groups.install()
+    with contextlib.suppress(Exception):
+        from atomic_celery.worker import arrival
+
+        arrival.watch()

@@ -291,6 +291,7 @@ class Claimer:
         if len(self.endings):
             with_settling = wants.pop(0) if wants else NOTHING
             count += self._hand_over(consumer, self._settle(with_settling, from_the_start=from_the_start))
+            consumer.settled()
         for want in wants:
             count += self._hand_over(consumer, self._claim(want, from_the_start=from_the_start))
         return count
@@ -299,13 +300,19 @@ class Claimer:
         """Settle what waits and claim *want* in the same transaction."""
         attempt, asked_at = self.endings.begin(), self._clock.now()
         try:
+            before = self._completed_before(attempt, asked_at)
             turn = self._attempt(attempt, self._lanes_of(want, from_the_start), want.limit)
-        except BaseException:
-            self.endings.failed(attempt)
+        except BaseException as error:
+            self.endings.failed(attempt, error)
             raise
         self._hold(turn.claimed, asked_at)
-        self._tell(attempt, turn)
+        self._tell(attempt, replace(turn, settled=turn.settled | before))
         return turn.claimed
+
+    def _completed_before(self, attempt: Attempt, now: Moment) -> frozenset[int]:
+        """Read back what an attempt whose answer was lost has completed after all."""
+        doubtful = self.endings.doubtful(attempt, now)
+        return frozenset(message_id for message_id in doubtful if self._store.reads.message(message_id) is None)
 
     def _attempt(self, attempt: Attempt, lanes: list[Lane], limit: int) -> Turn:
         def turn() -> Turn:
@@ -317,7 +324,7 @@ class Claimer:
             delayed = [ending for ending in attempt.delayed if self._delay(ending)]
             done = turn()
             done = replace(done, settled=done.settled.union(ending.held[0] for ending in delayed))
-            if left := attempt.outbox(done.settled):
+            if left := attempt.outbox(done):
                 outbox.deliver(self._store, left)
                 self.look_again()
         return done

@@ -56,6 +56,10 @@ class Consumer(Protocol):
         """Make queues anew that went away although they were in use."""
         ...
 
+    def settled(self) -> None:
+        """Take note that verdicts have been told: whoever was told may wait for this consumer's thread."""
+        ...
+
 
 class Nobody:
     """A consumer that wants nothing."""
@@ -69,3 +73,6 @@ class Nobody:
 
     def redeclare(self, queue_ids: Collection[int]) -> None:
         """Never called."""
+
+    def settled(self) -> None:
+        """Nobody waits."""

@@ -50,9 +50,10 @@ def atomic(
 def _extend_celery_worker() -> None:
     from celery.bin.worker import WORKERS_POOL
 
-    from atomic_celery.worker import options
+    from atomic_celery.worker import arrival, options
 
     _register.register()
+    arrival.watch()
     if "atomic" not in WORKERS_POOL.choices:
         WORKERS_POOL.choices = (*WORKERS_POOL.choices, "atomic")
     options.install()

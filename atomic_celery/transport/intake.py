@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Intake:
         self._keeper: LeaseKeeper | None = None
         self._loop: Any = None
         self._pipe: Pipe | None = None
+        self._arrived = threading.Event()
         self._threaded = self._closed = False
 
     # What is consumed
@@ -70,6 +72,8 @@ class Intake:
     def consume(self, queue: Queue, qos: QoS, *, no_ack: bool) -> None:
         """Deliver from *queue* from now on."""
         self._consumed[queue.id] = Consumption(queue, qos, no_ack)
+        if not no_ack and not self._threaded and self._broker.tenure is not None:
+            self._take_office(self._broker.tenure)  # a worker's, in a green world without an event loop
         self._claims().look_again(thoroughly=True)
         self.has_room()
 
@@ -144,8 +148,13 @@ class Intake:
             raw = self._accept(message, consumption)
             if raw is not None:
                 self._inbox.append((raw, consumption))
+        self._arrived.set()
         if self._pipe is not None:
             self._pipe.signal()
+
+    def settled(self) -> None:
+        """End a `drain`: somebody may wait for its caller to come round."""
+        self._arrived.set()
 
     def redeclare(self, queue_ids: Collection[int]) -> None:
         """Make queues anew that went away although they are consumed."""
@@ -195,24 +204,32 @@ class Intake:
     def attach(self, loop: Any) -> None:
         """Serve *loop* from a thread; as a worker, if this process has one."""
         self._detach()
-        self._tenure = self._broker.tenure
         self._pipe, self._loop, self._threaded = Pipe(), loop, True
-        if self._tenure is not None:
-            self._claimer = self._tenure.claimer_for(self)
         loop.add_reader(self._pipe.fileno(), self._on_arrival)
-        claimer = self._claims()
-        claimer.start()
-        claimer.look_again(thoroughly=True)
-        claimer.wake()
+        if self._broker.tenure is not None:
+            self._take_office(self._broker.tenure)
+        else:
+            self._claims().start()
+
+    def _take_office(self, tenure: Tenure) -> None:
+        """Consume for the worker from now on, with its claimer."""
+        self._tenure, self._threaded = tenure, True
+        self._claimer = tenure.claimer_for(self)
+        self._claimer.start()
+        self._claimer.look_again(thoroughly=True)
+        self._claimer.wake()
 
     def drain(self, timeout_s: float | None) -> None:
         """Deliver what there is; wait for it if there is nothing.
 
         Raises:
-            socket.timeout: Nothing came for *timeout_s*.
+            TimeoutError: Nothing came for *timeout_s*.
             StoreUnavailable: The database is away.
         """
         until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        if self._threaded:
+            self._drain_arrivals(timeout_s)
+            return
         claimer = self._claims()
         claimer.look_again(thoroughly=True)
         while not self._deliver_some():
@@ -224,6 +241,15 @@ class Intake:
                 if wait_s <= 0:
                     raise TimeoutError()
             claimer.sleep(wait_s)
+
+    def _drain_arrivals(self, timeout_s: float | None) -> None:
+        """Deliver what the claimer's thread has brought, or come back because it has settled something."""
+        if self._deliver_some():
+            return
+        if not self._arrived.wait(timeout_s):
+            raise TimeoutError
+        self._arrived.clear()
+        self._deliver_some()
 
     def close(self) -> None:
         """Consume no more; give back what has not been delivered."""

@@ -37,6 +37,9 @@ class Wants:
     def redeclare(self, queue_ids: Collection[int]) -> None:
         raise AssertionError(f"nothing goes away here, but {queue_ids} did")
 
+    def settled(self) -> None:
+        """Nobody waits for it."""
+
 
 @pytest.fixture
 def wants(store: Store) -> Wants:
