@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from atomic_celery.store.queues import QueueSpec
-from atomic_celery.store.records import Claimed, Holder, Lane, NewMessage, Settlement
+from atomic_celery.store.records import Claimed, Held, Holder, Lane, NewMessage, Settlement
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
 
 
@@ -104,7 +104,9 @@ def test_many_holders_get_every_message_once(desk: Desk) -> None:
     together = Barrier(holders)
 
     def drain(number: int) -> list[Claimed]:
-        holder, mine, done = Holder(f"h{number}", "b"), [], []
+        holder = Holder(f"h{number}", "b")
+        mine: list[Claimed] = []
+        done: list[Held] = []
         together.wait(timeout=60)
         while turn := desk.messages.turn(holder, Settlement(completed=done), desk.lanes(), 7, LEASE_MS).claimed:
             mine += turn

@@ -8,7 +8,7 @@ import pytest
 
 from atomic_celery import errors
 from atomic_celery.config import Settings
-from atomic_celery.store.records import NewMessage, Settlement
+from atomic_celery.store.records import NewMessage, Renewal, Settlement
 from atomic_celery.store.store import Store, open_store
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
 from tests.support.pgbouncer import PgBouncer
@@ -81,10 +81,11 @@ def live(desk: Desk) -> None:
     one, two = desk.claim()
     assert [(one.id, one.payload), (two.id, two.payload)] == [(first, odd), (ids[1], "second")]
     renewal = desk.messages.renew(ALICE, [one.held, two.held, (999, 1)], LEASE_MS)
-    assert (renewal.renewed, renewal.lost) == ({one.id, two.id}, {999})
+    assert renewal == Renewal(frozenset({one.id, two.id}), frozenset(), frozenset({999}))
     next_id = desk.messages.supersede(two.held, desk.new("next", task_id="t2", due_ms=desk.now_ms + 20))
     turn = desk.messages.turn(ALICE, Settlement([two.held], [], [(one.held, "killed")]), desk.lanes(), 9, LEASE_MS)
-    assert (turn.settled, [report.id for report in turn.crashed]) == ({one.id, two.id}, [one.id])
+    assert turn.settled == {one.id, two.id}
+    assert [report.id for report in turn.crashed] == [one.id]
     assert desk.messages.delay(turn.claimed[0].held, desk.now_ms + 30)
     desk.pass_ms(30)
     assert desk.messages.promote() == (3, None)

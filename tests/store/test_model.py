@@ -107,7 +107,8 @@ class Life(RuleBasedStateMachine):
         held = self._pick(which)
         renewal = self.desk.messages.renew(holder, held, LEASE_MS)
         mine = {pair[0] for pair in held if self._live(pair) and self.model[pair[0]].holder == holder.id}
-        assert (renewal.renewed, renewal.unconfirmed) == (mine, set())
+        assert renewal.renewed == mine
+        assert not renewal.unconfirmed
         assert renewal.lost == {message_id for message_id, _ in held} - mine
         for message_id in mine:
             self.model[message_id].lease_until_ms = self.desk.now_ms + LEASE_MS
@@ -372,7 +373,7 @@ def _open(url: str, prefix: str) -> Iterator[Store]:
 
 def _run(make_store: Callable[[], Any], *, examples: int) -> None:
     machine = type("Life", (Life,), {"make_store": staticmethod(make_store)})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
