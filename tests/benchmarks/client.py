@@ -30,6 +30,14 @@ def grouped(count: int) -> dict[str, Any]:
     return _timed(count, lambda: group(application.noop.s() for _ in range(count)).apply_async())
 
 
+def bulk(count: int) -> dict[str, Any]:
+    """Publish by one call, which only this package has."""
+    from atomic_celery import publish_many  # no peer's process should have to import it
+
+    signatures = (application.noop.s() for _ in range(count))
+    return _timed(count, lambda: publish_many(signatures, app=application.app))
+
+
 def pickup(count: int) -> dict[str, Any]:
     """Publish to an idle worker, at a steady slow pace, and wait for the stamps."""
     stamps = environment.directory() / "stamps"
@@ -57,7 +65,9 @@ def _timed(count: int, publish: Callable[[], object]) -> dict[str, Any]:
     return {"count": count, "seconds": time.perf_counter() - started}
 
 
-MODES: dict[str, Callable[[int], dict[str, Any]]] = {mode.__name__: mode for mode in (single, grouped, pickup, purge)}
+MODES: dict[str, Callable[[int], dict[str, Any]]] = {
+    mode.__name__: mode for mode in (single, grouped, bulk, pickup, purge)
+}
 
 if __name__ == "__main__":
     print(json.dumps(MODES[sys.argv[1]](int(sys.argv[2]))))

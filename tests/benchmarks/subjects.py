@@ -114,6 +114,7 @@ def atomic(directory: Path, server: Postgres) -> Iterator[Subject]:
             drain_count=20_000,
             pool="atomic",
             database=database,
+            modes=(*Subject.modes, "bulk"),
         )
         _migrate(subject, directory)
         yield subject
@@ -131,6 +132,7 @@ def atomic_sqlite(directory: Path, server: Postgres) -> Iterator[Subject]:
         pool="atomic",
         worker_count=2,
         concurrency=1,
+        modes=(*Subject.modes, "bulk"),
     )
     _migrate(subject, directory)
     yield subject
