@@ -10,6 +10,7 @@ from kombu.common import ignore_errors
 
 from atomic_celery.worker import manners
 from atomic_celery.worker.requests import request_class
+from atomic_celery.worker.strategy import LazyRequest, swift
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +25,20 @@ class LeasedConsumer:
     app: Any
     controller: Any
     connection: Any
+    strategies: dict[str, Any]
 
     def update_strategies(self) -> None:
-        """Prepare every task: settled late by default, its requests with leases."""
+        """Prepare every task: settled late by default, its requests with leases, its messages on the short way."""
+        host = self.controller.atomic
         for task in self.app.tasks.values():
             manners.settle_late_by_default(task)
-            task.Request = request_class(symbol_by_name(task.Request), self.controller.atomic)
+            task.Request = request_class(symbol_by_name(task.Request), host)
         super().update_strategies()  # type: ignore[misc]
+        if host.is_contained:
+            lazy = type("AtomicLazyRequest", (LazyRequest,), {"host": host})
+            for name, task in self.app.tasks.items():
+                if manners.is_ordinary(task):
+                    self.strategies[name] = swift(self, task, self.strategies[name], lazy)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Let go of the connection, and of nothing else."""

@@ -75,8 +75,9 @@ class Host:
 
     def open(self) -> None:
         """Enter the list of hosts and start renewing: from now on messages may be claimed."""
+        stamps: dict[str, Any] = state.revoked_stamps
         for header, value in self.store.revocations.stamps():
-            state.revoked_stamps.setdefault(header, []).append(value)
+            stamps.setdefault(header, []).append(value)
         self.settling.hooks.crashed(self.presence.register())
         if self.is_contained:
             self.keeping.attach(self.pool.deadlines)

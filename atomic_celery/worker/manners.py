@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery.app.annotations import resolve_all
+from celery.app.task import Task
+from celery.worker.request import Request
 
 
 def says(task: Any, name: str) -> bool:
@@ -30,6 +32,11 @@ def configured(conf: Any, name: str) -> bool:
     """Whether the app's configuration itself sets *name*, under its new name or its old one."""
     *said, _defaults = conf.maps
     return any(key in each for each in said for key in conf._to_keys(name))
+
+
+def is_ordinary(task: Any) -> bool:
+    """Whether the task's messages are handled by Celery's own classes, and none of its author's."""
+    return task.Strategy == Task.Strategy and getattr(task.Request, "plain", task.Request) is Request
 
 
 def _annotations(task: Any) -> list[Mapping[str, Any]]:

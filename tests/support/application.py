@@ -129,6 +129,12 @@ def retry(self, times: int, countdown: float = 0.0) -> int:
 
 
 @app.task
+def note_failure(request, error, traceback) -> None:
+    """Add a row about a task that failed: an error callback."""
+    _note(f"failed {request.id} {type(error).__name__}")
+
+
+@app.task
 def fail() -> None:
     """Raise."""
     raise ValueError("on purpose")

@@ -183,7 +183,7 @@ class WorkerProcess:
             ),
             *options,
         ]
-        self._env = {**os.environ, **fleet.env, "PYTHONPATH": str(ROOT), **(env or {})}
+        self._env = {**os.environ, **fleet.env, "C_FORCE_ROOT": "1", "PYTHONPATH": str(ROOT), **(env or {})}
         if faults:
             self._env["ATOMIC_FAULTS"] = faults
         self._process: subprocess.Popen[str] | None = None
