@@ -14,7 +14,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from atomic_celery import current, errors
-from atomic_celery.store import Store
+from atomic_celery.outbox import Outbox
+from atomic_celery.store import NewMessage, Store
 from atomic_celery.store.messages import Messages
 from tests.transport.conftest import Connect
 from tests.transport.inbox import publish
@@ -161,11 +162,12 @@ def test_what_a_task_publishes_that_lost_its_lease_is_refused(connect: Connect, 
 def test_an_outbox_takes_what_the_host_will_publish(connect: Connect, store: Store) -> None:
     connection = connect()
     QUEUE(connection.default_channel).declare()
-    running = current.Running(1, 1, "t1", outbox=[])
-    with current.holding(running):
+    box = Outbox(store.journal)
+    box.own_ids.add("t1")
+    with current.holding(current.Running(1, 1, "t1", outbox=box)):
         publish(connection, QUEUE, TASK, headers=task("t1", retries=1))
         publish(connection, QUEUE, TASK, headers=task("t2"))
-    assert [message.task_id for message in running.outbox or ()] == ["t1"]
+    assert [entry.task_id for entry in box.entries if isinstance(entry, NewMessage)] == ["t1"]
     assert [view.task_id for view in store.reads.messages()] == ["t2"]
 
 
