@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
+from atomic_celery.clock import Moment
 from atomic_celery.lease import Lease, LeaseKeeper
 from atomic_celery.outbox import Entry
-from atomic_celery.store.records import Held, Settlement
+from atomic_celery.store.records import Held, Settlement, Turn
 
 logger = logging.getLogger(__name__)
 
 Outcome = Literal["complete", "release", "crash", "delay"]
 
+LONG_AGO = Moment(float("-inf"), float("-inf"))
 MOST_AT_ONCE = 1000
+MOST_BYTES_AT_ONCE = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class Ending:
     due_ms: int | None = None
     outbox: Callable[[], Sequence[Entry]] | None = None
     """What is done in the same transaction, if the claim still was ours."""
+    weight: int = 0
+    """About how many bytes that is."""
+    burial: Sequence[Entry] = ()
+    """What is done in the same transaction if this crash was one too many, and the message is buried."""
     settled: Callable[[], None] | None = None
     """Called once the database has agreed."""
     then: Callable[[bool], None] | None = None
@@ -41,7 +48,8 @@ class Endings:
     def __init__(self, keeper: LeaseKeeper) -> None:
         self._keeper = keeper
         self._waiting: list[Ending] = []
-        self._unsure: set[int] = set()
+        self._unsure: dict[Held, Moment] = {}
+        self._suspect: set[Held] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -53,28 +61,66 @@ class Endings:
             self._waiting.append(ending)
 
     def begin(self) -> Attempt:
-        """Take what waits, at most `MOST_AT_ONCE`, and renew it no more."""
+        """Take what waits, as much as one transaction should settle, and renew it no more."""
         with self._lock:
-            taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            count = self._fitting()
+            taken, self._waiting = self._waiting[:count], self._waiting[count:]
         ids = [ending.held[0] for ending in taken]
         leases = [lease for lease in map(self._keeper.find, ids) if lease is not None]
         self._keeper.let_go(ids)
         return Attempt(taken, leases)
 
-    def failed(self, attempt: Attempt) -> None:
-        """Take back what was not settled, or perhaps was: go on renewing it, and try it again."""
+    def _fitting(self) -> int:
+        """Return how many of those that wait are settled together; one that may be to blame for a failure is alone."""
+        weight = 0
+        for count, ending in enumerate(self._waiting[:MOST_AT_ONCE]):
+            weight += ending.weight
+            if count and (weight > MOST_BYTES_AT_ONCE or ending.held in self._suspect):
+                return count
+            if ending.held in self._suspect:
+                return 1
+        return min(len(self._waiting), MOST_AT_ONCE)
+
+    def failed(self, attempt: Attempt, error: BaseException) -> None:
+        """Take back what was not settled, or perhaps was: go on renewing it, and try it again.
+
+        What the database will not have, however often it is tried, is settled as a crash: without what it leaves.
+        """
         self._keeper.hold(attempt.leases)
-        self._unsure.update(ending.held[0] for ending in attempt.endings)
+        trusted = {lease.message_id: lease.trusted_until for lease in attempt.leases}
+        for message_id, fence in (ending.held for ending in attempt.endings):
+            self._unsure.setdefault((message_id, fence), trusted.get(message_id, LONG_AGO))
+        endings = attempt.endings
+        if not getattr(error, "transient", False):
+            endings = [self._without_what_fails(ending, error) for ending in endings]
+            self._suspect.update(ending.held for ending in endings)
         with self._lock:
-            self._waiting = [*attempt.endings, *self._waiting]
+            self._waiting = [*endings, *self._waiting]
+
+    def _without_what_fails(self, ending: Ending, error: BaseException) -> Ending:
+        if ending.held not in self._suspect or ending.outbox is None:
+            return ending
+        logger.error("The end of message %d cannot be stored, it counts as a crash: %s", ending.held[0], error)
+        then = ending.then
+        refused = None if then is None else lambda _: then(False)
+        return Ending(ending.held, "crash", reason=f"its end cannot be stored: {error}", then=refused)
+
+    def doubtful(self, attempt: Attempt, now: Moment) -> list[int]:
+        """Return the messages that an attempt without an answer may have completed, and that nobody else can have."""
+        return [
+            ending.held[0]
+            for ending in attempt.endings
+            if ending.outcome == "complete" and not self._unsure.get(ending.held, LONG_AGO).reached(now)
+        ]
 
     def verdict(self, attempt: Attempt, settled: Set[int]) -> list[Ending]:
         """Return the endings that the database refused: their claims were no longer ours."""
         refused = [ending for ending in attempt.endings if ending.held[0] not in settled]
-        certain = [ending for ending in refused if ending.held[0] not in self._unsure]
         # What an unanswered attempt had settled after all is refused now, and was not lost.
-        self._unsure.difference_update(ending.held[0] for ending in attempt.endings)
+        certain = [ending for ending in refused if ending.held not in self._unsure]
         for ending in attempt.endings:
+            self._unsure.pop(ending.held, None)
+            self._suspect.discard(ending.held)
             if ending.then is not None:
                 ending.then(ending.held[0] in settled)
         return certain
@@ -101,16 +147,20 @@ class Attempt:
         """What waits for a later time."""
         return [ending for ending in self.endings if ending.outcome == "delay"]
 
-    def outbox(self, settled: Set[int]) -> list[Entry]:
+    def outbox(self, turn: Turn) -> list[Entry]:
         """Return what the settled ones leave to be done."""
+        buried = {crashed.id for crashed in turn.crashed if crashed.buried}
         return [
             entry
             for ending in self.endings
-            if ending.outbox is not None and ending.held[0] in settled
-            for entry in ending.outbox()
+            if ending.held[0] in turn.settled
+            for entry in (
+                *(ending.outbox() if ending.outbox is not None else ()),
+                *(ending.burial if ending.held[0] in buried else ()),
+            )
         ]
 
     @property
     def is_plain(self) -> bool:
         """Whether one call settles all of it."""
-        return all(ending.outbox is None and ending.outcome != "delay" for ending in self.endings)
+        return all(ending.outbox is None and not ending.burial and ending.outcome != "delay" for ending in self.endings)

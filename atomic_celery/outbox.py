@@ -95,6 +95,19 @@ class Outbox:
         return self.entries
 
 
+def weight(entries: Sequence[Entry]) -> int:
+    """Return about how many bytes *entries* are."""
+    return sum(map(_weight, entries))
+
+
+def _weight(entry: Entry) -> int:
+    if isinstance(entry, Outcome):
+        return len(entry.meta)
+    if isinstance(entry, NewMessage):
+        return len(entry.payload)
+    return len(entry.result) if isinstance(entry, ChordPart) else 0
+
+
 def of_here(journal: str) -> Outbox | None:
     """Return the outbox of the task that runs here, if its claim is in those tables."""
     running = current.running()

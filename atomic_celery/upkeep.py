@@ -1,4 +1,4 @@
-"""What some host has to do for all: make due messages ready, reclaim those of the dead, drop queues nobody uses."""
+"""What some host has to do for all: make due messages ready, reclaim those of the dead, drop what nobody needs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from atomic_celery.store.store import Store
 PROMOTE_AT_LEAST_EVERY_S = 60.0
 PROMOTE_AT_MOST_EVERY_S = 0.2
 EXPIRE_QUEUES_EVERY_S = 30.0
+EXPIRE_AT_ONCE = 1000
 
 
 class Upkeep:
@@ -48,6 +49,8 @@ class Upkeep:
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
             self._store.queues.expire()
+            if self._store.results.expire(EXPIRE_AT_ONCE) == EXPIRE_AT_ONCE:
+                self._expire_at_s = now_s  # there is more
         return moved
 
     def _promote(self, now_s: float) -> bool:

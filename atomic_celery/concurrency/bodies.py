@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from atomic_celery import current
@@ -26,6 +27,7 @@ def _marked(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         outbox = _outbox(task)
         if outbox is None:
             return run(*args, **kwargs)
+        _let_chords_go_at_once(task.backend)
         outbox.keeps_back = getattr(task, "atomic_publish", None) == ON_SUCCESS
         with outbox.body():
             return run(*args, **kwargs)
@@ -46,6 +48,25 @@ def _closing(task: Any, on_replace: Callable[..., Any]) -> Callable[..., Any]:
             return on_replace(signature)
 
     return replace
+
+
+def _let_chords_go_at_once(backend: Any) -> None:
+    """Let a backend that counts a chord's parts elsewhere publish the body as it counts the last one.
+
+    It will not count that part again; a body that waited for the end of the task would be lost with it.
+    """
+    if getattr(backend, "is_at_home", False) or hasattr(backend, "goes_at_once"):
+        return
+    count = backend.on_chord_part_return
+
+    @functools.wraps(count)
+    def on_chord_part_return(*args: Any, **kwargs: Any) -> Any:
+        running = current.running()
+        with running.outbox.open() if running is not None and running.outbox is not None else nullcontext():
+            return count(*args, **kwargs)
+
+    backend.on_chord_part_return = on_chord_part_return
+    backend.goes_at_once = True
 
 
 def _outbox(task: Any) -> Outbox | None:

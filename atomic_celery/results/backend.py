@@ -211,8 +211,11 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
 
     def apply_chord(self, header_result_args: Any, body: Any, **_: Any) -> None:
         """Say what finishes a chord whose header is about to be published."""
-        group_id = header_result_args[0]
-        finisher = chords.finisher(self, header_result_args, body) if self.is_at_home else None
+        group_id, finisher = header_result_args[0], None
+        if self.is_at_home:
+            finisher = chords.finisher(self, header_result_args, body)
+        else:
+            chords.save_structure(self, header_result_args)
         self._leave(
             ChordTerms(group_id, finisher=finisher, finished_by_hand=finisher is None, keep_ms=self._chord_keep_ms)
         )

@@ -92,6 +92,13 @@ def _structure(app: Any, header_result_args: Any) -> Any:
     return header.as_tuple() if any(isinstance(each, GroupResult) for each in header.results) else None
 
 
+def save_structure(backend: Backend, header_result_args: Any) -> None:
+    """Keep the shape of a header for whoever finishes its chord by hand."""
+    structure = _structure(backend.app, header_result_args)
+    if structure is not None:
+        backend.save_group(header_result_args[0], result_from_tuple(structure, app=backend.app))
+
+
 def _first_task(signature: Any) -> Any:
     """Return the task of a body that is run first, or one of them."""
     while True:

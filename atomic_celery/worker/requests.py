@@ -7,7 +7,7 @@ has no word for: *released* (back to the others, unharmed), *lost* (no longer ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from weakref import ref
@@ -17,12 +17,12 @@ from billiard.einfo import ExceptionInfo
 from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.backends.base import DisabledBackend
-from celery.exceptions import TaskRevokedError, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, WorkerLostError
 from celery.worker import request as celerys
 from celery.worker import state
 
 from atomic_celery import current
-from atomic_celery.outbox import Outbox
+from atomic_celery.outbox import Entry, Outbox
 from atomic_celery.worker import manners
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NO_END = (Reject, SystemExit, KeyboardInterrupt, MemoryError)
 _Wrapped: Any = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]  # unknown to its stub
 
 Phase = Literal["waiting", "with the pool", "running"]
@@ -45,13 +46,16 @@ class HeldRequest(Request):  # type: ignore[misc]
     host: ClassVar[Host]
     plain: ClassVar[Any]
 
+    acknowledged: bool
     held: Held | None = None
     phase: Phase = "waiting"
     lost = False
     stopping = False
     outcome = "failed"
+    is_settling = False
+    """Whether its child is done with it, and the database not yet."""
     _outbox: Outbox | None = None
-    _due = False
+    _end_with: Callable[[HeldRequest, list[Entry]], None] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery makes a class of its own for every task, in which faster versions of these two hide ours.
@@ -128,14 +132,38 @@ class HeldRequest(Request):  # type: ignore[misc]
     # Ending as Celery would have it
 
     def on_success(self, failed__retval__runtime: Any, **options: Any) -> None:
-        """Settle it: its child has done all there was to do."""
+        """Settle it: its child has done all there was to do. Celery hears of it once that is committed."""
         if self.lost:
             return
-        failed, _, _ = failed__retval__runtime
+        failed, value, _ = failed__retval__runtime
+        entries = getattr(self.job, "outbox", None)  # Celery's own pools carry none
+        if entries is None or self.held is None or self.acknowledged or not self._completes(failed, value):
+            with self._concluding():
+                super().on_success(failed__retval__runtime, **options)
+            return
+        self.outcome = "succeeded" if not failed else "retried" if isinstance(_error_of(value), Retry) else "failed"
+        self.acknowledged = self.is_settling = True
+        self.host.roll.leave(self)
+        self.host.settling.complete(self, entries, then=lambda ours: self._completed(ours, failed__retval__runtime))
+
+    def _completes(self, failed: Any, value: Any) -> bool:
+        """Whether the end that its child reports is the end of its message."""
         if not failed:
-            self.outcome = "succeeded"
-        with self._concluding():
-            super().on_success(failed__retval__runtime, **options)
+            return True
+        error = _error_of(value)
+        if isinstance(error, Retry | Ignore):
+            return True
+        settled_by_failure = getattr(self.task, "acks_on_failure", self.task.acks_on_failure_or_timeout)
+        return bool(settled_by_failure) and not isinstance(error, _NO_END)
+
+    def _completed(self, ours: bool, failed__retval__runtime: Any) -> None:
+        """Let Celery know how it ended, if it was ours to end."""
+        self.is_settling = False
+        if ours:
+            self.host.chronicle.released(self, self.outcome)
+            super().on_success(failed__retval__runtime)
+        else:
+            state.task_ready(self)
 
     def on_retry(self, exc_info: ExceptionInfo) -> None:
         """Settle it: its successor is published."""
@@ -163,7 +191,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         state.task_ready(self)
         self.acknowledged = True
         self._leave("crashed")
-        self.host.settling.crash(self, exc_info)
+        self.host.settling.crash(self, exc_info, self._burial(exc_info))
 
     @contextmanager
     def _concluding(self) -> Iterator[None]:
@@ -171,19 +199,41 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.held is None or self.acknowledged or self._outbox is not None:
             yield
             return
-        box = self._outbox = Outbox(self.host.store.journal, closing=True)
-        box.own_ids.add(self.id)
-        box.entries += getattr(self.job, "outbox", None) or ()  # Celery's own pools carry none
-        goes_along = getattr(self.task.backend, "is_at_home", isinstance(self.task.backend, DisabledBackend))
-        running = current.Running(*self.held, self.id, box if goes_along else None)
         try:
-            with current.holding(running):
+            with self._collecting() as box:
+                self._outbox = box
+                box.entries += getattr(self.job, "outbox", None) or ()
                 yield
         finally:
             self._outbox = None
-            if self._due:
-                self._due = False
-                self.host.settling.complete(self, box.entries)
+            if self._end_with is not None:
+                self._end_with(self, box.entries)
+
+    @contextmanager
+    def _collecting(self) -> Iterator[Outbox]:
+        """Collect what is recorded and published inside, if its backend writes where its claim is."""
+        assert self.held is not None
+        box = Outbox(self.host.store.journal, closing=True)
+        box.own_ids.add(self.id)
+        with current.holding(current.Running(*self.held, self.id, box if self._goes_along() else None)):
+            yield box
+
+    def _goes_along(self) -> bool:
+        backend = self.task.backend
+        return bool(getattr(backend, "is_at_home", isinstance(backend, DisabledBackend)))
+
+    def _burial(self, exc_info: ExceptionInfo) -> list[Entry]:
+        """Return what is done if this crash was one too many: it fails for good, and nobody waits for it for ever."""
+        if self.claim["crashes"] + 1 < self.host.settings.max_crashes or not self._goes_along():
+            return []
+        with self._collecting() as box:
+            self._mark_as_failed(exc_info)
+        return box.entries
+
+    def _mark_as_failed(self, exc_info: ExceptionInfo) -> None:
+        self.task.backend.mark_as_failure(
+            self.id, _error_of(exc_info), request=self._context, store_result=self.store_errors
+        )
 
     def acknowledge(self) -> None:
         """Complete it, together with all that goes along."""
@@ -193,13 +243,16 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self._outbox is None:
             super().acknowledge()
         else:
-            self.acknowledged = self._due = True
+            self.acknowledged, self._end_with = True, self.host.settling.complete
 
     def reject(self, requeue: bool = False) -> None:
         """Make it ready again, or put it aside."""
         if not self.acknowledged:
             self._leave("released" if requeue else "rejected")
-            super().reject(requeue)
+            if requeue or self._outbox is None:
+                super().reject(requeue)
+            else:
+                self.acknowledged, self._end_with = True, self.host.settling.reject
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self.outcome = reason
@@ -244,7 +297,8 @@ class HeldRequest(Request):  # type: ignore[misc]
     def bury(self, exc_info: ExceptionInfo) -> None:
         """Fail it for good: it has crashed too often, and nobody shall wait for it for ever."""
         exc, context = _error_of(exc_info), self._context
-        self.task.backend.mark_as_failure(self.id, exc, request=context, store_result=self.store_errors)
+        if not self._goes_along():
+            self._mark_as_failed(exc_info)
         self.task.request_stack.push(context)
         try:
             signals.task_failure.send(

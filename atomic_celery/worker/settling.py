@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from billiard.einfo import ExceptionInfo
 
+from atomic_celery import outbox
 from atomic_celery.claimer import Hooks
 from atomic_celery.endings import Ending
 from atomic_celery.outbox import Entry
 from atomic_celery.store.records import Crashed
+from atomic_celery.transport import letters
 from atomic_celery.worker import burial
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Told = Callable[[bool], None]
+
 
 class Settling:
     """Ends claims through the worker's claimer, and acts on the database's verdict."""
@@ -28,6 +33,7 @@ class Settling:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._crashing: dict[Held, tuple[HeldRequest, ExceptionInfo]] = {}
+        self._verdicts: deque[tuple[Told, bool]] = deque()
         self.hooks = Hooks(
             degraded=host.chronicle.degraded,
             recovered=host.chronicle.recovered,
@@ -43,20 +49,36 @@ class Settling:
 
         self._end(request, Ending(self._held(request), "complete", then=then))
 
-    def complete(self, request: HeldRequest, entries: list[Entry]) -> None:
-        """Complete its message and do what it leaves to be done, together or not at all."""
-        left = (lambda: entries) if entries else None
-        self._end(request, Ending(self._held(request), "complete", outbox=left))
+    def complete(self, request: HeldRequest, entries: Sequence[Entry], *, then: Told | None = None) -> None:
+        """Complete its message and do what it leaves to be done, together or not at all.
+
+        Args:
+            then: Told, on the loop's thread, whether it was still ours; after the commit.
+        """
+        self._end(request, self._completion(self._held(request), entries, then))
+
+    def reject(self, request: HeldRequest, entries: Sequence[Entry]) -> None:
+        """Complete its message likewise, and send a copy of it where its queue sends its dead letters."""
+        delivery = request.message.channel.qos.get(request.message.delivery_tag)
+        topology = self._host.broker.topology
+        letter = letters.dead_letter(topology, delivery.held, delivery.queue, delivery.raw, "rejected").outbox
+        both = (lambda: entries) if letter is None else (lambda: [*entries, *letter()])
+        self._end(request, Ending(delivery.held, "complete", outbox=both, weight=outbox.weight(entries)))
 
     def release(self, request: HeldRequest) -> None:
         """Make its message ready for others at once; no crash is counted."""
         self._end(request, Ending(self._held(request), "release"))
 
-    def crash(self, request: HeldRequest, exc_info: ExceptionInfo) -> None:
-        """Make its message ready again, or let it be buried: its child died."""
+    def crash(self, request: HeldRequest, exc_info: ExceptionInfo, burial: Sequence[Entry]) -> None:
+        """Make its message ready again, or let it be buried with *burial*: its child died."""
         held = self._held(request)
         self._crashing[held] = (request, exc_info)
-        self._end(request, Ending(held, "crash", reason=str(exc_info.exception)))
+        self._end(request, Ending(held, "crash", reason=str(exc_info.exception), burial=burial))
+
+    def _completion(self, held: Held, entries: Sequence[Entry], then: Told | None) -> Ending:
+        left = (lambda: entries) if entries else None
+        told = None if then is None else lambda ours: self._tell(then, ours)
+        return Ending(held, "complete", outbox=left, weight=outbox.weight(entries), then=told)
 
     def _end(self, request: HeldRequest, ending: Ending) -> None:
         request.forget_delivery()
@@ -71,6 +93,12 @@ class Settling:
 
     # On the claimer's thread
 
+    def _tell(self, then: Told, ours: bool) -> None:
+        """Let *then* be told on the loop's thread, together with all others that are settled at this moment."""
+        self._verdicts.append((then, ours))
+        if len(self._verdicts) == 1:
+            self._host.call_soon(self._tell_all)
+
     def _on_refused(self, ending: Ending) -> None:
         self._host.call_soon(self._refused, ending)
 
@@ -81,6 +109,11 @@ class Settling:
         self._host.call_soon(self._crashed, crashed)
 
     # On the loop's
+
+    def _tell_all(self) -> None:
+        while self._verdicts:
+            then, ours = self._verdicts.popleft()
+            then(ours)
 
     def _refused(self, ending: Ending) -> None:
         crashing = self._crashing.pop(ending.held, None)

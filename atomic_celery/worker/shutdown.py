@@ -19,7 +19,8 @@ from celery.apps.worker import Worker
 from celery.platforms import EX_OK
 from celery.worker import state as celerys_state
 
-from atomic_celery import clock, errors
+from atomic_celery import clock, errors, outbox
+from atomic_celery.endings import Attempt
 from atomic_celery.store import open_store
 from atomic_celery.store.records import Settlement
 from atomic_celery.worker.hoarding import give_back
@@ -103,7 +104,8 @@ class Shutdown:
 
     def _is_busy(self) -> bool:
         host = self._host
-        return bool(len(host.roll) or state.active_requests or (host.is_contained and host.pool.busy_count))
+        active = any(not request.is_settling for request in state.active_requests)
+        return bool(len(host.roll) or active or (host.is_contained and host.pool.busy_count))
 
     def _idles_too_long(self, now_s: float) -> bool:
         limit_ms = self._host.settings.idle_exit_ms
@@ -192,15 +194,18 @@ class Shutdown:
     def _release_all(self) -> int:
         """Settle what has ended and release the rest, by a connection of its own; return how many that were."""
         host = self._host
-        ended = Settlement() if host.tenure.claimer is None else host.claimer.endings.begin().settlement
+        attempt = Attempt([], []) if host.tenure.claimer is None else host.claimer.endings.begin()
+        ended = attempt.settlement
         held = [(lease.message_id, lease.fence) for lease in host.keeping.keeper.held()]
         settlement = Settlement(ended.completed, [*ended.released, *held], ended.crashed)
         store = open_store(host.store.url.reveal(), host.store.settings)
         try:
             with store.deadline(RELEASE_WITHIN_S):
-                settled = store.messages.turn(host.holder, settlement, (), 0, 0).settled
+                with store.transaction("stop"):
+                    turn = store.messages.turn(host.holder, settlement, (), 0, 0)
+                    outbox.deliver(store, attempt.outbox(turn))
                 host.presence.leave(store)
         except errors.StoreError as error:
             logger.warning("%d messages could not be released, their leases run out: %s", len(held), error)
             return 0
-        return sum(message_id in settled for message_id, _ in settlement.released)
+        return sum(message_id in turn.settled for message_id, _ in settlement.released)
