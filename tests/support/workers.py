@@ -53,7 +53,9 @@ class Fleet:
         directory: Where everything else is kept.
         quick: Whether leases are short.
         conf: More of the app's settings; must be JSON.
+        results: Whether they are kept: in that database, or where a `result_backend` says.
         broker: How the workers reach the database, when that is not *url* (a proxy).
+        application: The module of the app and its tasks.
     """
 
     def __init__(
@@ -63,11 +65,12 @@ class Fleet:
         *,
         quick: bool = True,
         conf: Mapping[str, Any] | None = None,
-        results: bool = False,
+        results: bool | str = False,
         broker: str | None = None,
         settings: Mapping[str, str] | None = None,
+        application: str = APPLICATION,
     ) -> None:
-        self.directory = directory
+        self.directory, self.application = directory, application
         self.url, self.broker = f"atomic+{url}", f"atomic+{broker or url}"
         is_sqlite = url.startswith("sqlite")
         beside = (
@@ -76,7 +79,7 @@ class Fleet:
             else url.replace("postgresql://", "postgresql+psycopg2://")
         )
         self.settings = {**(QUICK if quick else {}), **(settings or {}), "ATOMIC_STATE_DIR": str(directory / "state")}
-        self.results = f"db+sqlite:///{directory / 'results.db'}" if is_sqlite else f"db+{beside}"
+        self.results = results if isinstance(results, str) else self.url
         self.env = {
             "TEST_BROKER": self.broker,
             "TEST_RESULTS": self.results if results else "",
@@ -88,7 +91,7 @@ class Fleet:
         self.store.schema.migrate()
         self.ledger = Ledger(beside).create()
         self.workers: list[WorkerProcess] = []
-        self.app = self._app(results=results)
+        self.app = self._app(results=bool(results))
 
     def _app(self, *, results: bool) -> Celery:
         """Return an app of this process that publishes to the fleet, straight to the database."""
@@ -99,7 +102,7 @@ class Fleet:
 
     def send(self, name: str, *args: Any, **options: Any) -> Any:
         """Publish a task of the application."""
-        return self.app.send_task(f"{APPLICATION}.{name}", args=args, **options)
+        return self.app.send_task(f"{self.application}.{name}", args=args, **options)
 
     def worker(self, name: str = "w", **options: Any) -> WorkerProcess:
         """Return a worker that is not started yet; it is killed with the fleet at the latest."""
@@ -169,7 +172,7 @@ class WorkerProcess:
     ) -> None:
         self.fleet, self.name = fleet, name
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", APPLICATION, "worker", "-n", f"{name}@test"),
+            *(sys.executable, "-m", "celery", "-A", fleet.application, "worker", "-n", f"{name}@test"),
             *(
                 "-P",
                 pool,
