@@ -131,18 +131,23 @@ def test_a_connection_is_joined_as_well(office: Office, tell: Tell) -> None:
 
 
 def test_tasks_of_the_loop_are_joined_each_to_its_own(office: Office, tell: Tell) -> None:
-    async def order(engine: AsyncEngine, number: int, started: asyncio.Barrier) -> None:
+    inside: list[int] = []
+
+    async def order(engine: AsyncEngine, number: int, all_inside: asyncio.Event) -> None:
         async with AsyncSession(engine) as session:
             async with atomic_celery.publishing_in(session):
-                await started.wait()
+                inside.append(number)
+                if len(inside) == 4:
+                    all_inside.set()
+                await all_inside.wait()
                 office.task("add").apply_async((number,), task_id=f"order-{number}")
             await (session.commit() if number % 2 else session.rollback())
 
     async def story(engine: AsyncEngine) -> None:
         if engine.dialect.name == "sqlite":  # one writer at a time
             return
-        started = asyncio.Barrier(4)
-        await asyncio.gather(*(order(engine, number, started) for number in range(4)))
+        all_inside = asyncio.Event()
+        await asyncio.gather(*(order(engine, number, all_inside) for number in range(4)))
         assert sorted(map(str, office.task_ids())) == ["order-1", "order-3"]
 
     tell(story)
