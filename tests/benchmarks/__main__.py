@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import __doc__ as description
-from tests.benchmarks import bare, drain, pickup, publishing, subjects
+from tests.benchmarks import bare, claiming, drain, fleet, pickup, publishing, subjects
 from tests.benchmarks.database import temporary
 from tests.benchmarks.results import Report, Result, machine
 from tests.benchmarks.servers import NotInstalledError
 from tests.benchmarks.subjects import Subject
-from tests.support.postgres import Postgres, PostgresServer
+from tests.support.postgres import PostgresServer
 
 _CPU_COUNT = 2
 _STOCK = {"shared_buffers": "128MB", "synchronous_commit": "on"}
@@ -31,15 +31,29 @@ class Scale:
     pickup_count: int = 200
     repetitions: int = 3
     bare_s: float = 3.0
+    claim_depths: tuple[int, ...] = (1_000, 100_000, 1_000_000)
+    dead_count: int = 50_000
+    claim_count: int = 50
+    fleet_s: float = 60.0
 
 
-_QUICK = Scale(drain_divisor=20, publish_count=100, pickup_count=20, repetitions=1, bare_s=0.2)
+_QUICK = Scale(
+    drain_divisor=20,
+    publish_count=100,
+    pickup_count=20,
+    repetitions=1,
+    bare_s=0.2,
+    claim_depths=(1_000, 5_000),
+    dead_count=1_000,
+    claim_count=10,
+    fleet_s=5.0,
+)
 
 
 class Run:
     """One run of the chosen benchmarks on one PostgreSQL server."""
 
-    def __init__(self, server: Postgres, scale: Scale, benchmarks: Sequence[str]) -> None:
+    def __init__(self, server: PostgresServer, scale: Scale, benchmarks: Sequence[str]) -> None:
         self._server = server
         self._scale = scale
         self._benchmarks = benchmarks
@@ -52,6 +66,17 @@ class Run:
             with temporary(self._server) as database:
                 values = bare.measure(database, self._scale.bare_s, self._scale.pickup_count)
             self._record("bare", "postgresql", values)
+
+    def store(self) -> None:
+        """Measure the protocol by itself: claims from full queues, and what an idle fleet costs."""
+        scale = self._scale
+        if "claim" in self._benchmarks:
+            with temporary(self._server) as database:
+                values = claiming.measure(database, scale.claim_depths, scale.dead_count, scale.claim_count)
+            self._record("claim", "store", values)
+        if "fleet" in self._benchmarks and self._server.pid is not None:
+            with temporary(self._server) as database:
+                self._record("fleet", "store", fleet.measure(database, self._server.pid, scale.fleet_s))
 
     def subject(self, name: str, opened: subjects.Opener) -> None:
         """Measure one subject, or note why it cannot be."""
@@ -108,7 +133,7 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run what the command line asks for."""
-    benchmarks = ["bare", "drain", "publish", "pickup"]
+    benchmarks = ["bare", "claim", "fleet", "drain", "publish", "pickup"]
     ours, peers = list(subjects.OURS), list(subjects.PEERS)
     parser = argparse.ArgumentParser(
         "python -m tests.benchmarks",
@@ -125,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     with _two_cpus(), PostgresServer(durable=True, settings=_STOCK) as server:
         run = Run(server, _QUICK if chosen.quick else Scale(), chosen.only)
         run.bare()
+        run.store()
         for name in [*chosen.ours, *chosen.peers]:
             run.subject(name, {**subjects.OURS, **subjects.PEERS}[name])
     if chosen.json:
