@@ -57,7 +57,7 @@ def _fill(store: Store, queue_id: int, count: int) -> None:
 
 
 def _claims(store: Store, queue_id: int, *, settled: bool) -> Callable[[], float]:
-    """Return a claim as a host makes it, with its cursor, that says how long it took; *settled*: completed afterwards."""
+    """Return a claim as a host makes it, with its cursor; it says how long it took. *settled*: completed after that."""
     lanes = Lanes()
 
     def claim() -> float:
