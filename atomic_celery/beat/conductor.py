@@ -28,6 +28,7 @@ Publish = Callable[[Entry, int, str], None]
 
 _RUNS = UUID("6a7fcf52-0b0b-5f0e-9d3c-6d0c8e1a4b57")  # only to tell our names from other people's
 _LATE_IN_TERMS = 1.5
+_MOST_AT_ONCE = 100
 _LOOK_AGAIN_MS = 60_000
 
 
@@ -40,6 +41,19 @@ class _Line:
     shown: int
     """Of how many runs its source has heard."""
     look_ms: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A line goes on: with a run, or past runs that nobody was there for."""
+
+    line: _Line
+    after: Progress
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a message is to be published."""
+        return self.after.total_runs > self.line.progress.total_runs
 
 
 class Conductor:
@@ -70,10 +84,11 @@ class Conductor:
             self._lines = None
             return self._term.seconds_until_next()
         lines = self._read_clock_and_lines()
-        for line in sorted(lines, key=lambda line: line.look_ms):
-            if line.look_ms > self._now_ms or self._term.seconds_until_next() <= 0:
-                break
-            self._attend(line)
+        due = sorted((line for line in lines if line.look_ms <= self._now_ms), key=lambda line: line.look_ms)
+        moves = [move for line in due if (move := self._plan(line)) is not None]
+        for start in range(0, len(moves), _MOST_AT_ONCE):
+            if self._term.seconds_until_next() > 0:
+                self._make(moves[start : start + _MOST_AT_ONCE])
         next_ms = min((line.look_ms for line in lines), default=math.inf)
         return max(0.0, min((next_ms - self._now_ms) / 1000, self._term.seconds_until_next()))
 
@@ -85,7 +100,10 @@ class Conductor:
         """Let another beat lead, and the source know what was run: a signal may have come in between."""
         if self._lines is not None:
             with self._in_time():
-                self._show(self._lines, self._store.schedules.load(self._beat))
+                known = self._store.schedules.load(self._beat)
+            for line in self._lines:
+                line.progress = known.get(line.entry.name, line.progress)
+            self._show(self._lines)
         self._source.close()
         self._term.hand_over()
 
@@ -115,37 +133,29 @@ class Conductor:
                 self._store.schedules.forget_others(self._beat, entries)
         known |= {progress.entry: progress for progress in new}
         lines = [_Line(entry, known[name], entry.runs_before) for name, entry in entries.items()]
-        self._show(lines, known)  # another beat may have died before it could
+        self._show(lines)  # another beat may have died before it could
         return lines
 
-    def _attend(self, line: _Line) -> None:
-        """Do what the schedule says about one entry."""
-        entry, before = line.entry, line.progress
-        if self._now_ms >= entry.ends_ms or (entry.once and before.total_runs):
+    def _plan(self, line: _Line) -> _Move | None:
+        """Say what is to be done about a line now; None: nothing."""
+        entry, stands = line.entry, line.progress
+        if self._now_ms >= entry.ends_ms or (entry.once and stands.total_runs):
             line.look_ms = math.inf
             self._source.retire(entry)
-            return
+            return None
         verdict = self._judge(line)
+        line.look_ms = verdict.at_ms
         if verdict.do == "wait":
-            line.look_ms = verdict.at_ms
-            return
-        after = replace(before, last_run_ms=int(verdict.at_ms))
-        if verdict.do == "run":
-            after = replace(after, total_runs=before.total_runs + 1)
-            self._run(entry, before, after)
-            line.progress = after
-            self._show([line], {entry.name: after})
-        else:
-            self._advance(before, after)
-            line.progress = after
+            return None
+        runs = 1 if verdict.do == "run" else 0
+        return _Move(line, replace(stands, last_run_ms=int(verdict.at_ms), total_runs=stands.total_runs + runs))
 
-    def _show(self, lines: list[_Line], known: dict[str, Progress]) -> None:
+    def _show(self, lines: list[_Line]) -> None:
         """Let the source hear of runs that it has not heard of."""
         for line in lines:
-            progress = known.get(line.entry.name, line.progress)
-            if progress.total_runs > line.shown:
-                self._source.ran(line.entry, progress)
-                line.shown = progress.total_runs
+            if line.progress.total_runs > line.shown:
+                self._source.ran(line.entry, line.progress)
+                line.shown = line.progress.total_runs
 
     def _judge(self, line: _Line) -> Verdict:
         try:
@@ -154,23 +164,33 @@ class Conductor:
             logger.exception("when %r is due cannot be told; it is asked again in a minute", line.entry.name)
             return Verdict("wait", self._now_ms + _LOOK_AGAIN_MS)
 
-    def _run(self, entry: Entry, before: Progress, after: Progress) -> None:
-        """Enqueue a run; one that cannot be is noted as if it had been, like Celery does."""
+    def _make(self, moves: list[_Move]) -> None:
+        """Make moves together; each alone if one of them cannot be published."""
         try:
-            self._advance(before, after, entry)
+            self._commit(moves, publish=True)
         except Exception as error:
             if cause := _of_the_store(error):
                 raise cause from error
-            logger.exception("the periodic task %r could not be published", entry.name)
-            self._advance(before, after)
+            if len(moves) > 1:
+                for move in moves:
+                    self._make([move])
+                return
+            # Noted as if it had been published, as Celery does: it would stand in the way for ever.
+            logger.exception("the periodic task %r could not be published", moves[0].line.entry.name)
+            self._commit(moves, publish=False)
 
-    def _advance(self, before: Progress, after: Progress, entry: Entry | None = None) -> None:
+    def _commit(self, moves: list[_Move], *, publish: bool) -> None:
         with self._in_time(), self._store.transaction("tick"):
-            self._term.hold(f"running {before.entry!r}")
-            if not self._store.schedules.advance(self._beat, before, after):
-                raise errors.StoreBusy(f"the schedule of {before.entry!r} was changed by another program")
-            if entry is not None:
-                self._publish(entry, after.last_run_ms, self._task_id(after))
+            self._term.hold(f"running {moves[0].line.entry.name!r}")
+            pairs = [(move.line.progress, move.after) for move in moves]
+            if self._store.schedules.advance(self._beat, pairs) != len(moves):
+                raise errors.StoreBusy(f"the schedule {self._beat!r} was changed by another program")
+            for move in moves:
+                if publish and move.is_run:
+                    self._publish(move.line.entry, move.after.last_run_ms, self._task_id(move.after))
+        for move in moves:
+            move.line.progress = move.after
+        self._show([move.line for move in moves])
 
     def _in_time(self) -> AbstractContextManager[None]:
         """Wait for an answer no longer than the server works on it: a network may lose the question."""

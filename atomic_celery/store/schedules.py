@@ -44,18 +44,13 @@ class Schedules(Noun):
         """
         self._exec("forget_others", beat=beat, entries=sorted(entries))
 
-    def advance(self, beat: str, before: Progress, after: Progress) -> bool:
-        """Let an entry go on from *before* to *after*; False: it did not stand there.
+    def advance(self, beat: str, moves: Sequence[tuple[Progress, Progress]]) -> int:
+        """Let entries go on, each from the first to the second; return how many stood at the first.
 
-        Atomicity: joins the caller's transaction.
+        Atomicity: one statement; joins the caller's transaction.
         """
-        touched = self._exec(
-            "advance",
-            beat=beat,
-            entry=before.entry,
-            last_run_before_ms=before.last_run_ms,
-            total_runs_before=before.total_runs,
-            last_run_ms=after.last_run_ms,
-            total_runs=after.total_runs,
-        )
-        return touched == 1
+        rows = [
+            (before.entry, before.last_run_ms, before.total_runs, after.last_run_ms, after.total_runs)
+            for before, after in moves
+        ]
+        return self._exec("advance", beat=beat, moves=rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +38,7 @@ class World:
         self.queue_id = self.store.queues.declare(QueueSpec(name="q")).id
         self.fail: Callable[[], object] = lambda: None
         self.published: list[str] = []
+        self.unpublishable: set[str] = set()
 
     def beat(self, holder: str = "first", **seconds: float) -> Conductor:
         """Make a beat whose entries are due every so many seconds."""
@@ -48,6 +50,8 @@ class World:
         return Conductor(self.store, term, "test", Configured(entries), self.publish)
 
     def publish(self, entry: Entry, due_ms: int, task_id: str) -> None:
+        if entry.name in self.unpublishable:
+            raise ValueError("no JSON")
         self.store.messages.publish([NewMessage(self.queue_id, f"{entry.name} {due_ms - NOW_MS}", task_id=task_id)])
         self.published.append(task_id)
         self.fail()
@@ -154,7 +158,7 @@ def test_a_beat_frozen_in_the_middle_of_its_work_enqueues_nothing_more(world: Wo
 
     first_clock = world.clock
     first = world.beat_on("first", {"a": Freezing(1, app=app)})
-    with pytest.raises(errors.StaleTerm, match="superseded" if asleep else "expired"):
+    with pytest.raises(errors.StaleTerm, match="superseded") if asleep else nullcontext():
         world.work(first)
     assert len(set(found := world.enqueued())) == len(found)
     assert world.runs_noted() == len(found)
@@ -187,13 +191,7 @@ def test_a_run_that_cannot_be_published_does_not_stand_in_the_way(world: World) 
     beat = world.beat(a=10, b=10)
     world.work(beat)
     world.pass_s(10)
-    failures = iter([ValueError("no JSON")])
-
-    def fail_once() -> None:
-        for failure in failures:
-            raise failure
-
-    world.fail = fail_once
+    world.unpublishable = {"a"}
     world.work(beat)
 
     assert world.enqueued() == ["b 10000"]

@@ -22,11 +22,12 @@ DELETE FROM atomic_schedule
    AND entry NOT IN (SELECT json_array_elements_text(:entries::json));
 
 -- name: advance :exec
--- Note a run, or that runs were passed over, if the entry still stands where the caller believes it to.
+-- Note runs, or that runs were passed over, of the entries that still stand where the caller believes them to.
 UPDATE atomic_schedule
-   SET last_run_ms = :last_run_ms,
-       total_runs = :total_runs
+   SET last_run_ms = (move->>3)::bigint,
+       total_runs = (move->>4)::bigint
+  FROM json_array_elements(:moves::json) AS move
  WHERE beat = :beat
-   AND entry = :entry
-   AND last_run_ms = :last_run_before_ms
-   AND total_runs = :total_runs_before;
+   AND entry = move->>0
+   AND last_run_ms = (move->>1)::bigint
+   AND total_runs = (move->>2)::bigint;

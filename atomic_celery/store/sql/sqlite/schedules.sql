@@ -24,11 +24,12 @@ DELETE FROM atomic_schedule
    AND entry NOT IN (SELECT value FROM json_each(:entries));
 
 -- name: advance :exec
--- Note a run, or that runs were passed over, if the entry still stands where the caller believes it to.
+-- Note runs, or that runs were passed over, of the entries that still stand where the caller believes them to.
 UPDATE atomic_schedule
-   SET last_run_ms = :last_run_ms,
-       total_runs = :total_runs
+   SET last_run_ms = json_extract(move.value, '$[3]'),
+       total_runs = json_extract(move.value, '$[4]')
+  FROM json_each(:moves) AS move
  WHERE beat = :beat
-   AND entry = :entry
-   AND last_run_ms = :last_run_before_ms
-   AND total_runs = :total_runs_before;
+   AND entry = json_extract(move.value, '$[0]')
+   AND last_run_ms = json_extract(move.value, '$[1]')
+   AND total_runs = json_extract(move.value, '$[2]');
