@@ -161,7 +161,8 @@ def invited(guest: Guest | None) -> Iterator[None]:
 
 def settle_in(name: str, scope: Callable[[], Hashable]) -> None:
     """Make a guest known that is there without being invited, by what tells its transactions apart."""
-    _residents[name] = scope
+    global _residents
+    _residents = {**_residents, name: scope}  # anew, because another thread may be going through it
 
 
 def here() -> Hashable:
