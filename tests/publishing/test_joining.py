@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -309,3 +312,30 @@ def _in_a_thread(work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+
+
+DIES = """
+import os, signal, sys
+import sqlalchemy
+from sqlalchemy.orm import Session
+import atomic_celery
+from tests.publishing.tasks import make_app
+
+url, engine_url, dies = sys.argv[1:]
+with make_app(url) as app, Session(sqlalchemy.create_engine(engine_url)) as session:
+    with atomic_celery.publishing_in(session):
+        app.tasks["add"].apply_async((1,), task_id=dies)
+    if dies == "after the commit":
+        session.connection().connection.driver_connection.commit()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("dies", ["before the commit", "after the commit"])
+def test_a_process_that_is_killed_leaves_both_or_none(joined: Office, engine: sqlalchemy.Engine, dies: str) -> None:
+    urls = [str(joined.app.conf.broker_url), engine.url.render_as_string(hide_password=False)]
+
+    killed = subprocess.run([sys.executable, "-c", DIES, *urls, dies], timeout=60, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert joined.task_ids() == (["after the commit"] if dies == "after the commit" else [])
