@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atomic_celery import clock, errors, outbox
+from atomic_celery import clock, errors, faults, outbox
 from atomic_celery.backoff import Backoff
 from atomic_celery.clock import Moment, SystemClock
 from atomic_celery.config import Settings
@@ -320,10 +320,11 @@ class Claimer:
 
         if attempt.is_plain:
             return turn()
-        with self._store.transaction():
+        with self._store.transaction("settle"):
             delayed = [ending for ending in attempt.delayed if self._delay(ending)]
             done = turn()
             done = replace(done, settled=done.settled.union(ending.held[0] for ending in delayed))
+            faults.reach("settle.turned")
             if left := attempt.outbox(done):
                 outbox.deliver(self._store, left)
                 self.look_again()

@@ -1,0 +1,63 @@
+"""One worker on each kind of database, for all tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Signature
+
+from tests.support.postgres import Postgres
+from tests.support.workers import Fleet
+
+APPLICATION = "tests.results.application"
+
+SHARED = {"add", "fail", "gate", "note", "note_failure", "retry", "total"}
+"""Tasks of the application that all tests have."""
+
+NewFleet = Callable[..., Fleet]
+
+
+def signature(fleet: Fleet, name: str, *args: Any, **options: Any) -> Signature[Any]:
+    """Return the signature of a task of the application, by name."""
+    module = "tests.support.application" if name in SHARED else APPLICATION
+    return fleet.app.signature(f"{module}.{name}", args=args, **options)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def serving(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
+) -> Iterator[Fleet]:
+    """A fleet with a worker that is ready; results are kept in its database."""
+    directory = tmp_path_factory.mktemp("results")
+    url = f"sqlite:///{directory / 'atomic.db'}" if request.param == "sqlite" else postgres.create_database()
+    with closing(Fleet(url, directory, results="atomic", application=APPLICATION)) as fleet:
+        fleet.worker(slots=2).start().wait_line("ready")
+        yield fleet
+    if request.param == "postgresql":
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+def s(serving: Fleet) -> Callable[..., Signature[Any]]:
+    """Return the signature of a task of the application, by name."""
+
+    def sign(name: str, *args: Any, **options: Any) -> Signature[Any]:
+        return signature(serving, name, *args, **options)
+
+    return sign
+
+
+@pytest.fixture
+def new_fleet(database_url: str, tmp_path: Path) -> Iterator[NewFleet]:
+    """Make fleets on an empty database, of each kind in turn."""
+    with ExitStack() as opened:
+
+        def make(**options: Any) -> Fleet:
+            options = {"results": "atomic", "application": APPLICATION, **options}
+            return opened.enter_context(closing(Fleet(database_url, tmp_path, **options)))
+
+        yield make
