@@ -10,6 +10,7 @@ from celery import signals
 from celery.app.routes import MapRoute, Router
 from celery.app.task import Task
 from celery.backends.base import Backend
+from celery.canvas import Signature
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -29,6 +30,7 @@ def of_app(app: Celery) -> bool:
         and all(type(route) is MapRoute for route in getattr(app.amqp.router, "routes", ()))
         and _is_celerys(Router, app.amqp.router, "route")
         and _is_celerys(CeleryApp, app, "send_task")
+        and _is_unwrapped(Signature.apply_async)
     )
 
 
@@ -73,4 +75,8 @@ def _is_celerys(base: type, instance: Any, name: str) -> bool:
     if name in vars(instance):
         return False
     method = getattr(type(instance), name, None)
-    return method is getattr(base, name) and inspect.unwrap(method) is method
+    return method is getattr(base, name) and _is_unwrapped(method)
+
+
+def _is_unwrapped(function: Any) -> bool:
+    return inspect.unwrap(function) is function

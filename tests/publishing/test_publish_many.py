@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import chain, group, signals
+from celery import Celery, chain, group, signals
+from celery.app.task import Task
 from celery.canvas import Signature
 
 import atomic_celery
@@ -155,6 +157,25 @@ def test_an_apply_async_of_its_own_is_called(office: Office) -> None:
     assert [view.priority for view in office.views()] == [5, 5, 5]
 
 
+@pytest.mark.parametrize("owner", [Signature, Task, Celery])
+def test_what_others_have_wrapped_around_celery_is_called(
+    office: Office, owner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "send_task" if owner is Celery else "apply_async"
+    wrapped, calls = getattr(owner, name), []
+
+    @functools.wraps(wrapped)
+    def watching(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return wrapped(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, watching)
+
+    atomic_celery.publish_many((office.task("add").s(number) for number in range(3)), app=office.app)
+
+    assert len(calls) == 3
+
+
 def test_eager_apps_run_the_tasks_at_once(office: Office) -> None:
     office.app.conf.task_always_eager = True
 
@@ -178,8 +199,6 @@ def test_nothing_to_send_is_nothing_sent(office: Office) -> None:
 
 
 def test_another_broker_sends_as_it_always_does() -> None:
-    from celery import Celery
-
     app = Celery("memory", broker="memory://", set_as_current=False)
     task = app.task(_identity, name="task", shared=False)
 

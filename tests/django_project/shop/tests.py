@@ -4,6 +4,7 @@
 import asyncio
 import threading
 from typing import Any, ClassVar
+from unittest import skipUnless
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -180,6 +181,24 @@ class Transactions(Emptied, TransactionTestCase):
         handle.apply_async(("a",), queue="fresh")
         assert len(sent()) == 2
 
+    @skipUnless(connection.vendor == "postgresql", "on SQLite every commit is noticed")
+    def test_workers_are_woken_by_the_commit_and_not_before(self) -> None:
+        handle.delay("a")
+        _fall_asleep()
+        with transaction.atomic():
+            handle.delay("b")
+            with transaction.atomic():
+                handle.delay("c")
+            assert _asleep() == 1
+            transaction.set_rollback(True)
+        assert _asleep() == 1
+        with transaction.atomic():
+            handle.delay("d")
+            with pytest.raises(ValueError), transaction.atomic():
+                handle.delay("e")
+                raise ValueError
+        assert _asleep() == 0
+
     def test_asynchronous_code_asks_as_django_does(self) -> None:
         async def publish() -> Any:
             result = await sync_to_async(handle.delay)("a")
@@ -253,6 +272,18 @@ class AfterTheTestCases(TransactionTestCase):
                 " WHERE q.name = 'class'"
             )
             assert cursor.fetchone() == (0,)
+
+
+def _fall_asleep() -> None:
+    """Be a worker that waits for a message."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO atomic_waiter SELECT id, 'worker', 9e15 FROM atomic_queue WHERE name = 'celery'")
+
+
+def _asleep() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM atomic_waiter WHERE holder = 'worker'")
+        return int(cursor.fetchone()[0])
 
 
 def _elsewhere(work: Any) -> Any:
