@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -65,22 +66,22 @@ class Alarm:
     """Who is to be woken once a transaction is committed. To wake one for nothing does no harm."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Wake, list[int]] = {}
+        self._waiting: defaultdict[Wake, Counter[int]] = defaultdict(Counter)
 
     def add(self, wake: Wake, queue_ids: Iterable[int]) -> None:
         """Remember to call *wake* with these queues."""
-        self._waiting.setdefault(wake, []).extend(queue_ids)
+        self._waiting[wake].update(queue_ids)
 
     def forget(self) -> None:
         """Wake nobody."""
-        self._waiting = {}
+        self._waiting.clear()
 
     def ring(self) -> None:
         """Wake them, and forget them."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, defaultdict(Counter)
         try:
             for wake, queue_ids in waiting.items():
-                wake(queue_ids)
+                wake(queue_ids.elements())
         except errors.AtomicError as error:
             # What was published is safe; whoever was to be woken for it has a look now and then anyway.
             logger.warning("cannot wake a consumer after a commit: %s", error)
