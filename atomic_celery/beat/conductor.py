@@ -140,7 +140,7 @@ class Conductor:
         """Say what is to be done about a line now; None: nothing."""
         entry, stands = line.entry, line.progress
         if self._now_ms >= entry.ends_ms or (entry.once and stands.total_runs):
-            line.look_ms = math.inf
+            line.look_ms = self._now_ms + _LOOK_AGAIN_MS
             self._source.retire(entry)
             return None
         verdict = self._judge(line)

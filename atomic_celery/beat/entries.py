@@ -56,7 +56,7 @@ class Source(Protocol):
         ...
 
     def retire(self, entry: Entry) -> None:
-        """Hear that an entry is over; called again until `read` does not return it any more."""
+        """Hear that an entry is over; called again, now and then, while `read` returns it."""
         ...
 
     def close(self) -> None:

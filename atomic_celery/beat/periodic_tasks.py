@@ -62,8 +62,10 @@ class PeriodicTasks:
         if now_s < self._ask_at_s:
             return False
         self._ask_at_s = now_s + _ASK_EVERY_S
-        with self._database():
-            return now_s >= self._read_at_s or self._models.PeriodicTasks.last_change() != self._seen
+        seen = self._seen
+        with self._spared("whether the schedule changed"), self._database():
+            seen = self._models.PeriodicTasks.last_change()
+        return now_s >= self._read_at_s or seen != self._seen
 
     def read(self, now_ms: int) -> list[Entry]:
         """Return the enabled tasks, and what cannot be written into the models."""
@@ -78,19 +80,16 @@ class PeriodicTasks:
         """Show a run in the admin; what fails here is made up for when the rows are read the next time."""
         if (row := _row(entry)) is None:
             return
-        try:
-            with self._database():
-                self._models.PeriodicTask.objects.filter(pk=row.pk).update(
-                    last_run_at=self._storable(progress.last_run_ms), total_run_count=progress.total_runs
-                )
-        except errors.StoreUnavailable as error:
-            logger.warning("the run of %r is not shown in the admin yet: %s", entry.name, error)
+        with self._spared(f"the admin about a run of {entry.name!r}"), self._database():
+            self._models.PeriodicTask.objects.filter(pk=row.pk).update(
+                last_run_at=self._storable(progress.last_run_ms), total_run_count=progress.total_runs
+            )
 
     def retire(self, entry: Entry) -> None:
         """Disable a task that ran once, or has expired; not one that was changed meanwhile."""
         if (row := _row(entry)) is None:
             return
-        with self._database():
+        with self._spared(f"the admin about the end of {entry.name!r}"), self._database():
             self._models.PeriodicTask.objects.filter(pk=row.pk, date_changed=row.date_changed).update(
                 enabled=False, last_run_at=None, total_run_count=0 if row.one_off else row.total_run_count
             )
@@ -141,6 +140,14 @@ class PeriodicTasks:
     def _storable(self, at_ms: int) -> datetime:
         moment = datetime.fromtimestamp(at_ms / 1000, timezone.utc)
         return moment if self._theirs.settings.USE_TZ else moment.replace(tzinfo=None)
+
+    @contextmanager
+    def _spared(self, what: str) -> Iterator[None]:
+        """Go on with the schedule as it is known when Django's database, which may be another one, is away."""
+        try:
+            yield
+        except errors.StoreUnavailable as error:
+            logger.warning("not known yet, %s: %s", what, error)
 
     @contextmanager
     def _database(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ class Scheduler(beat.Scheduler):
     def __init__(self, app: Any, **options: Any) -> None:
         self._conductor: Conductor | None = None
         self._broker: broker.Broker | None = None
-        self._working = False
+        self._working = self._waits = False
         super().__init__(app, **options)
 
     def setup_schedule(self) -> None:
@@ -59,7 +59,7 @@ class Scheduler(beat.Scheduler):
         except (errors.ConfigError, errors.SchemaMismatch) as error:
             raise SystemExit(str(error)) from error
         except errors.StoreError as error:
-            logger.error("the schedule waits for the database: %s", error)
+            self._wait(error)
         self.update_from_dict(self.app.conf.beat_schedule)
         self.install_default_entries(self.schedule)
 
@@ -68,14 +68,16 @@ class Scheduler(beat.Scheduler):
         with self._at_work():
             try:
                 conductor, _ = self._open(), self.producer
-                return min(self.max_interval, conductor.turn())
+                again_s = conductor.turn()
+                self._waits = False
+                return min(self.max_interval, again_s)
             except errors.StaleTerm as error:
                 logger.warning("%s", error)
                 again_s = 0.0
             except errors.SchemaMismatch:
                 raise
             except _FAILURES as error:
-                logger.error("the schedule waits for the database: %s", error)
+                self._wait(error)
                 again_s = _AGAIN_AFTER_S
             self._begin_afresh()
             return again_s
@@ -143,10 +145,20 @@ class Scheduler(beat.Scheduler):
             app=self.app,
         )
         logger.info("Scheduler: Sending due task %s (%s)", ticket.name, ticket.task)
-        self.apply_async(ticket, producer=self.producer, advance=False)
+        try:
+            self.apply_async(ticket, producer=self.producer, advance=False)
+        except Exception:
+            self._drop_producer()  # what it declared in this transaction is undone with it
+            raise
+
+    def _wait(self, error: BaseException) -> None:
+        """Say once that the database is away."""
+        if not self._waits:
+            logger.error("the schedule waits for the database: %s", error)
+        self._waits = True
 
     def _begin_afresh(self) -> None:
-        """Trust nothing that was remembered: a queue that was declared in a transaction may not be there."""
+        """Trust nothing that was read, or declared in a transaction that may have been undone."""
         if self._conductor is not None:
             self._conductor.forget()
         self._drop_producer()

@@ -41,7 +41,9 @@ class Timetable:
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule
         self._zone = _zone_of(schedule)
-        self._decides = _decides_for_itself(schedule)
+        self._decides = not _is_celerys(schedule, "is_due")
+        # Older releases of Celery subtract local times over a change to summer time as if there were none.
+        self._told_in = timezone.utc if _is_celerys(schedule, "remaining_estimate") else self._zone
         self._every = _interval_of(schedule)
 
     def judge(self, last_ms: int, now_ms: int, missed: MISSED, late_ms: int) -> Verdict:
@@ -143,7 +145,7 @@ class Timetable:
     @contextmanager
     def _at(self, now_ms: int) -> Iterator[None]:
         """Make it *now_ms* for the schedule."""
-        now, own = self._moment(now_ms), _clock_of(self._schedule)
+        now, own = self._moment(now_ms).astimezone(self._told_in), _clock_of(self._schedule)
         self._schedule.nowfun = lambda: now
         try:
             yield
@@ -160,16 +162,16 @@ _CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year"
 def _interval_of(schedule: Any) -> timedelta | None:
     """Return how long after a run the next is due, where nothing else counts."""
     plain = type(schedule).remaining_estimate is schedules.schedule.remaining_estimate
-    if not plain or schedule.relative or _decides_for_itself(schedule):
+    if not plain or schedule.relative or not _is_celerys(schedule, "is_due"):
         return None
     every: timedelta = schedule.run_every
     return max(every, _MILLISECOND)
 
 
-def _decides_for_itself(schedule: Any) -> bool:
-    """Whether its class says itself what is due, instead of only when."""
-    is_due = next(vars(cls)["is_due"] for cls in type(schedule).__mro__ if "is_due" in vars(cls))
-    return not is_due.__module__.startswith(("celery.", "django_celery_beat."))
+def _is_celerys(schedule: Any, method: str) -> bool:
+    """Whether a method of its class is one that Celery brought along, or django-celery-beat."""
+    module: str = getattr(getattr(type(schedule), method, None), "__module__", "")
+    return module.startswith(("celery.", "django_celery_beat."))
 
 
 def _zone_of(schedule: Any) -> tzinfo:

@@ -102,7 +102,7 @@ def test_a_commit_whose_answer_got_lost_is_not_done_twice(own_postgres: Postgres
             beats.wait_for_runs(len(beats.runs.all()) + 1)
             lost = proxy.drop_next_response(b"COMMIT", after=b"atomic_messages_publish")
             beats.wait_until(lost.is_set)
-        beats.wait_until(lambda: first.log.count("waits for the database") == 2)
+        beats.wait_until(lambda: "waits for the database" in first.log)
 
         assert_each_once(beats, beats.wait_for_runs(len(beats.runs.all()) + 3))
         assert beats.leads(first)
@@ -129,6 +129,25 @@ def test_a_beat_started_before_its_database_waits_for_it(own_postgres: PostgresS
     own_postgres.start()
 
     assert_each_once(beats, beats.wait_for_runs(3))
+
+
+def test_a_task_that_cannot_be_published_costs_no_other_its_run(database_url: str, make_beats: MakeBeats) -> None:
+    schedule = {
+        "tick": {"task": "tick", "schedule": 0.5},
+        "broken": {"task": "broken", "schedule": 0.5, "options": {"serializer": "unheard-of"}},
+    }
+    beats = make_beats(database_url, schedule=schedule)
+    first = beats.start_leading("first")
+
+    beats.wait_for_runs(4)
+    first.signal(signal.SIGTERM)
+    first.wait()
+
+    assert_each_once(beats, beats.runs.numbers())
+    known = beats.fleet.store.schedules.load("application")
+    assert known["tick"].total_runs == len(beats.runs.numbers())
+    assert known["broken"].total_runs > 0
+    assert "'broken' could not be published" in first.log
 
 
 def two_beats(beats: Beats) -> tuple:

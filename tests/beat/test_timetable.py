@@ -119,6 +119,21 @@ def test_a_class_that_decides_for_itself_is_asked() -> None:
     )
 
 
+class Stranger:
+    """Not one of Celery's classes at all; Celery asks no more of a schedule."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        return last_run_at.year < 2026, 5.0
+
+
+def test_a_schedule_that_only_decides_is_asked_as_well() -> None:
+    timetable, now_ms = Timetable(Stranger()), ms("2026-06-01 00:00:00")
+
+    assert timetable.judge(ms("2025-06-01 00:00:00"), now_ms, "last", LATE_MS) == Verdict("run", now_ms)
+    assert timetable.judge(now_ms, now_ms, "last", LATE_MS) == Verdict("wait", now_ms + 5000)
+    assert "0x" not in timetable.fingerprint()
+
+
 class FullMoon(schedules.BaseSchedule):
     """Due every 29 days from a certain one."""
 
