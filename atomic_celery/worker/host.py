@@ -12,6 +12,7 @@ from atomic_celery.concurrency.prefork import TaskPool
 from atomic_celery.presence import Load, Presence
 from atomic_celery.store.records import Holder
 from atomic_celery.transport.broker import Broker, Tenure
+from atomic_celery.worker import replacing
 from atomic_celery.worker.chronicle import Chronicle
 from atomic_celery.worker.hoarding import Hoarding, give_back
 from atomic_celery.worker.keeping import Keeping
@@ -119,6 +120,10 @@ class HostStep(StartStopStep):  # type: ignore[misc]
 
     label = "Atomic host"
     requires = ("celery.worker.components:Pool",)
+
+    def create(self, worker: Any) -> None:
+        """Prepare the tasks before the pool starts its processes."""
+        replacing.take_over(worker.app, worker.atomic.store)
 
     def start(self, worker: Any) -> None:
         """Enter the fleet."""

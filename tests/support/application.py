@@ -128,6 +128,15 @@ def retry(self, times: int, countdown: float = 0.0) -> int:
     return int(self.request.retries)
 
 
+@app.task(bind=True)
+def chain_instead(self, first: str, last: str, directory: str) -> None:
+    """Replace itself by a chain, and take its time to end: until a file called *last* is there."""
+    try:
+        self.replace(note.si(first) | note.si(last))
+    finally:
+        _wait_for(os.path.join(directory, last))
+
+
 @app.task
 def note_failure(request, error, traceback) -> None:
     """Add a row about a task that failed: an error callback."""

@@ -27,6 +27,17 @@ def test_tasks_run_retry_and_settle(fleet_with_results: Fleet, pool: str) -> Non
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_chain_that_ends_before_the_task_it_replaces_loses_no_part(fleet: Fleet, pool: str) -> None:
+    fleet.worker(pool=pool, slots=2).start()
+    fleet.send("chain_instead", "first", "last", str(fleet.directory))
+    assert fleet.wait_done(2) == ["first", "last"]
+    fleet.wait_until(lambda: len(fleet.running()) == 1, what="the task that was replaced is still running")
+    fleet.open_gate("last")
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert fleet.ledger.rows() == ["first", "last"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_long_task_keeps_its_lease(fleet: Fleet, pool: str) -> None:
     worker = fleet.worker(pool=pool).start()
     fleet.send("gate", "g", str(fleet.directory))
