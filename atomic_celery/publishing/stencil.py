@@ -93,8 +93,11 @@ class Stencil:
         self._serializer = serialization.registry.type_to_name[self._message["content-type"]]  # type: ignore[attr-defined]
         self._compressor: str | None = self._message["headers"].get("compression")
         self._is_text = self._message["content-encoding"] == "utf-8" and self._compressor is None
+        self._longest_args: int = app.amqp.argsrepr_maxsize
+        self._longest_kwargs: int = app.amqp.kwargsrepr_maxsize
+        self._parent = app.current_worker_task
         self._embedded = _body_of(self._message)[2]
-        self._pieces = self._cut(set(signature["options"]))
+        self._form = self._cut(set(signature["options"]))
 
     def publish(self, signature: Signature) -> AsyncResult[Any]:
         """Send a copy that calls *signature*."""
@@ -109,20 +112,17 @@ class Stencil:
         self.copies += 1
         result = self._result_of(task_id)
         result.ignored = self._ignored  # type: ignore[assignment]  # as Celery sets it
-        if parent := self._app.current_worker_task:
-            parent.add_trail(result)
+        if self._parent:
+            self._parent.add_trail(result)
         return result
 
     def _copy(self, task_id: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[NewMessage]:
-        values = {
-            "id": task_id,
-            "args": _repr(args, self._app.amqp.argsrepr_maxsize),
-            "kwargs": _repr(kwargs, self._app.amqp.kwargsrepr_maxsize),
-            "body": self._body(args, kwargs),
+        payload = self._form % {
+            "id": encode_basestring_ascii(task_id),
+            "args": encode_basestring_ascii(_repr(args, self._longest_args)),
+            "kwargs": encode_basestring_ascii(_repr(kwargs, self._longest_kwargs)),
+            "body": encode_basestring_ascii(self._body(args, kwargs)),
         }
-        pieces = self._pieces.copy()
-        pieces[1::2] = [encode_basestring_ascii(values[name]) for name in pieces[1::2]]
-        payload = "".join(pieces)
         return [
             NewMessage(
                 row.queue_id,
@@ -146,8 +146,8 @@ class Stencil:
             data, _ = compression.compress(data, self._compressor)
         return base64.b64encode(data).decode("ascii")
 
-    def _cut(self, given: Set[str]) -> list[str]:
-        """Return the payload in pieces: text, a name in `_copy`'s values, text, and so on."""
+    def _cut(self, given: Set[str]) -> str:
+        """Return the payload with holes, to be filled with what `_copy` has for them by ``%``."""
         differs = {"id": _mark("id")}
         if self._is_root:
             differs["root_id"] = _mark("id")
@@ -162,7 +162,8 @@ class Stencil:
             "properties": properties,
             "body": _mark("body"),
         }
-        return re.split(rf'"{_MARK}(\w+)"', json.dumps(marked, separators=(",", ":")))
+        text = json.dumps(marked, separators=(",", ":")).replace("%", "%%")
+        return re.sub(rf'"{_MARK}(\w+)"', r"%(\1)s", text)
 
 
 def _mark(name: str) -> str:

@@ -23,6 +23,7 @@ KINDS: dict[str, Make] = {
     "keywords": lambda office, i: office.task("add").s(x=i, y="text"),
     "nested arguments": lambda office, i: office.task("add").s([i, {"a": (1, 2)}], {"é": "ü\U0001f600\ud800\x00'\""}),
     "long arguments": lambda office, i: office.task("add").s("x" * 5000, list(range(2000))),
+    "percent signs": lambda office, i: office.task("add").s("100 %", "%(id)s").set(shadow="50 %s"),
     "bound": lambda office, i: office.task("bound").s(i),
     "routed": lambda office, i: office.task("routed.add").s(i),
     "task options": lambda office, i: office.task("urgent").s(i),
