@@ -161,8 +161,8 @@ _CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year"
 
 def _interval_of(schedule: Any) -> timedelta | None:
     """Return how long after a run the next is due, where nothing else counts."""
-    plain = type(schedule).remaining_estimate is schedules.schedule.remaining_estimate
-    if not plain or schedule.relative or not _is_celerys(schedule, "is_due"):
+    plain = all(_is_celerys(schedule, method) for method in ("is_due", "remaining_estimate"))
+    if not plain or getattr(schedule, "relative", True):  # only an interval has that
         return None
     every: timedelta = schedule.run_every
     return max(every, _MILLISECOND)
