@@ -1,4 +1,4 @@
-"""What runs in a child process: take a job, run it, tell the host, again."""
+"""What runs in a child process: take an errand, run it, tell the host, again."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _farewell(code: int | str | None, ended_by: int | None) -> None:
 
 
 class Child:
-    """A process that runs one job after another until it is told, or has reason, to leave."""
+    """A process that runs one errand after another until it is told, or has reason, to leave."""
 
     def __init__(self, seat: Seat) -> None:
         self._stream, self._tokens, self._page = seat.stream, seat.tokens, seat.page
         self._max_tasks, self._max_memory_kb = seat.max_tasks, seat.max_memory_kb
         self._stream.setblocking(True)
         self._frames = wire.FrameReader()
-        self._jobs: dict[int, wire.Frame] = {}
+        self._errands: dict[int, wire.Frame] = {}
         self._reports: list[bytes] = [wire.header(wire.UP)]
         self._done_count = 0
         self._now_s = clock.monotonic_s()
@@ -103,15 +103,15 @@ class Child:
         self.vigil = Vigil(self._page)
 
     def serve(self) -> int:
-        """Run jobs; return the exit code."""
+        """Run errands; return the exit code."""
         reset_signals(handler=self._on_termination)
         signal.signal(signal.SIGUSR1, self._on_soft_limit)
         self.vigil.start()
-        while (job := self._next()) is not None:
-            if self.vigil.trusts(job.entry):
-                self._run(job)
+        while (errand := self._next()) is not None:
+            if self.vigil.trusts(errand.entry):
+                self._run(errand)
             else:
-                self._reports.append(wire.header(wire.REFUSED, job.ticket))
+                self._reports.append(wire.header(wire.REFUSED, errand.ticket))
             if self._is_spent():
                 self._reports.append(wire.header(wire.LEAVING))
                 self._report()
@@ -119,7 +119,7 @@ class Child:
         return EX_OK
 
     def _next(self) -> wire.Frame | None:
-        """Return the next job that is this child's to run; None when it has to leave."""
+        """Return the next errand that is this child's to run; None when it has to leave."""
         while self.ended_by is not None or not self._tokens.take(1):
             if self._reports:
                 self._report()
@@ -129,8 +129,8 @@ class Child:
                 return None
             self._wait()
             self._now_s = clock.monotonic_s()
-        self._receive()  # what was taken back before this token was given must be known before a job is chosen
-        return self._jobs.pop(next(iter(self._jobs)))
+        self._receive()  # what was taken back before this token was given must be known before an errand is chosen
+        return self._errands.pop(next(iter(self._errands)))
 
     def _wait(self) -> None:
         """Sleep until there is a token or a frame."""
@@ -153,29 +153,29 @@ class Child:
                 raise SystemExit(EX_FAILURE)  # there is no host any more
             for frame in self._frames.feed(data):
                 if frame.kind == wire.RUN:
-                    self._jobs[frame.ticket] = frame
+                    self._errands[frame.ticket] = frame
                 elif frame.kind == wire.DROP:
-                    self._jobs.pop(frame.ticket, None)
+                    self._errands.pop(frame.ticket, None)
                 elif frame.kind == wire.STOP:
                     self._dismissed = True
             if len(data) < wire.READ_SIZE:
                 return
 
-    def _run(self, job: wire.Frame) -> None:
-        """Run one job. What it did is reported with the beginning of the next one, or before waiting for one."""
-        self._reports.append(wire.header(wire.BEGAN, job.ticket, at_s=self._now_s))
+    def _run(self, errand: wire.Frame) -> None:
+        """Run one errand. What it did is reported with the beginning of the next one, or before waiting for one."""
+        self._reports.append(wire.header(wire.BEGAN, errand.ticket, at_s=self._now_s))
         self._report()
         faults.reach("child.began")
-        payload = self._outcome(job)
+        payload = self._outcome(errand)
         faults.reach("child.ended")
         self._now_s = clock.monotonic_s()
         self._reports += (
-            wire.header(wire.ENDED, job.ticket, at_s=self._now_s, length=len(payload)),
+            wire.header(wire.ENDED, errand.ticket, at_s=self._now_s, length=len(payload)),
             payload,
         )
         self._done_count += 1
 
-    def _outcome(self, job: wire.Frame) -> bytes:
+    def _outcome(self, errand: wire.Frame) -> bytes:
         """Return what the host is to be told: whether there is a value, the value or failure, and the outbox.
 
         `SystemExit`, `KeyboardInterrupt` and `MemoryError` are no outcome: the process ends, and the host learns
@@ -185,11 +185,11 @@ class Child:
         succeeded = False
         value: Any = None
         try:
-            target, args, kwargs, lease, journal = pickle.loads(job.payload)
+            target, args, kwargs, lease, journal = pickle.loads(errand.payload)
             message = _message(lease, args, journal)
             outbox = message.outbox if message is not None else None
             with current.holding(message):
-                self.vigil.entry = job.entry
+                self.vigil.entry = errand.entry
                 self._running = True
                 value = target(*args, **kwargs)
                 self._running = False
@@ -243,7 +243,7 @@ class Child:
 
 
 def _message(lease: tuple[int, int] | None, args: Sequence[Any], journal: str | None) -> current.Running | None:
-    """Return what says which message a job executes; its host has made sure that these are a tracer's arguments."""
+    """Return what says which message an errand executes; its host has made sure that these are a tracer's arguments."""
     if lease is None:
         return None
     outbox = None if journal is None else Outbox(journal)

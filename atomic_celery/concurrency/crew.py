@@ -24,7 +24,7 @@ from celery import signals
 from atomic_celery import clock
 from atomic_celery.concurrency import child, process_tree, wire
 from atomic_celery.concurrency.deadline_page import DeadlinePage
-from atomic_celery.concurrency.job import Job
+from atomic_celery.concurrency.errand import Errand
 from atomic_celery.concurrency.link import Link
 from atomic_celery.concurrency.seat import Seat
 from atomic_celery.concurrency.watch import Watch
@@ -55,8 +55,8 @@ class Listener(Protocol):
     def on_turn(self) -> None:
         """Act after everything that was there to be read."""
 
-    def on_gone(self, link: Link, running: Job | None, unbegun: list[Job], exitcode: int) -> None:
-        """Act on the end of a child that had these jobs."""
+    def on_gone(self, link: Link, running: Errand | None, unbegun: list[Errand], exitcode: int) -> None:
+        """Act on the end of a child that had these errands."""
 
 
 class Crew:

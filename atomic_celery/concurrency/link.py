@@ -9,11 +9,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from atomic_celery.concurrency import wire
-from atomic_celery.concurrency.job import State
+from atomic_celery.concurrency.errand import State
 from atomic_celery.concurrency.tokens import TokenPipe
 
 if TYPE_CHECKING:
-    from atomic_celery.concurrency.job import Job
+    from atomic_celery.concurrency.errand import Errand
     from atomic_celery.concurrency.watch import Entry
 
 
@@ -21,12 +21,12 @@ class Link:
     """One child as the host sees it: its process, the stream to it, and what it was given.
 
     Attributes:
-        queue: Jobs it was given and is not known to have begun, oldest first.
-        running: The job it is known to run.
+        queue: Errands it was given and is not known to have begun, oldest first.
+        running: The errand it is known to run.
         up: It has said that it is ready.
         leaving: It gets nothing more, because it is about to end.
-        held: It gets nothing until its running job has ended, because that was sent a signal.
-        room: How many more jobs it may be given in its life; None for no limit.
+        held: It gets nothing until its running errand has ended, because that was sent a signal.
+        room: How many more errands it may be given in its life; None for no limit.
         closed: It has closed its end of the stream.
         patience: Kills it if it is not up in time.
     """
@@ -41,8 +41,8 @@ class Link:
         self.exit_fd: int | None = None
         self.name = ""
         self.patience: Entry
-        self.queue: deque[Job] = deque()
-        self.running: Job | None = None
+        self.queue: deque[Errand] = deque()
+        self.running: Errand | None = None
         self.up = self.leaving = self.held = self.closed = False
         self.room = max_tasks
         self._frames = wire.FrameReader()
@@ -50,16 +50,16 @@ class Link:
         self._unsent: list[bytes] = []
         self._sending = memoryview(b"")
         self._written = self._sent = 0
-        self._ends: deque[int] = deque()  # where in the stream each job without a token ends
+        self._ends: deque[int] = deque()  # where in the stream each errand without a token ends
 
     @property
     def load(self) -> int:
-        """How many jobs it has."""
+        """How many errands it has."""
         return len(self.queue) + (self.running is not None)
 
     @property
     def open(self) -> bool:
-        """Whether it may be given jobs."""
+        """Whether it may be given errands."""
         return self.up and not (self.leaving or self.held or self.room == 0)
 
     def born(self, pid: int, name: str) -> None:
@@ -72,30 +72,30 @@ class Link:
             with contextlib.suppress(OSError):
                 self.exit_fd = os.pidfd_open(pid)
 
-    def give(self, job: Job, entry: int, now_s: float) -> None:
-        """Put *job* at the end of its queue; `flush` sends it."""
-        job.link, job.entry, job.given_s, job.state = self, entry, now_s, State.SENT
-        self.queue.append(job)
-        self._write(wire.header(wire.RUN, job.ticket, entry=entry, length=len(job.payload)))
-        self._write(job.payload)
+    def give(self, errand: Errand, entry: int, now_s: float) -> None:
+        """Put *errand* at the end of its queue; `flush` sends it."""
+        errand.link, errand.entry, errand.given_s, errand.state = self, entry, now_s, State.SENT
+        self.queue.append(errand)
+        self._write(wire.header(wire.RUN, errand.ticket, entry=entry, length=len(errand.payload)))
+        self._write(errand.payload)
         self._ends.append(self._written)
         if self.room is not None:
             self.room -= 1
 
-    def recall(self) -> list[Job]:
-        """Take back every job it has not begun, oldest first. What stays in the queue it has begun."""
+    def recall(self) -> list[Errand]:
+        """Take back every errand it has not begun, oldest first. What stays in the queue it has begun."""
         tokenless = len(self._ends)
         self._ends.clear()
         tokened = len(self.queue) - tokenless
         count = tokenless + (self.tokens.take(tokened) if tokened else 0)
-        jobs = [self.queue.pop() for _ in range(count)]
-        jobs.reverse()
-        for job in jobs:
-            job.link, job.state = None, State.WAITING
-            self._write(wire.header(wire.DROP, job.ticket))
+        errands = [self.queue.pop() for _ in range(count)]
+        errands.reverse()
+        for errand in errands:
+            errand.link, errand.state = None, State.WAITING
+            self._write(wire.header(wire.DROP, errand.ticket))
         if self.room is not None:
-            self.room += len(jobs)
-        return jobs
+            self.room += len(errands)
+        return errands
 
     def dismiss(self) -> None:
         """Tell it to leave when it has ended what it runs."""
@@ -104,7 +104,7 @@ class Link:
             self._write(wire.header(wire.STOP))
 
     def flush(self) -> bool:
-        """Send what the stream takes now, and a token for each job that is sent whole; True when nothing is left."""
+        """Send what the stream takes now, and a token for each errand that is sent whole; True when nothing is left."""
         while self._sending or self._unsent:
             if not self._sending:
                 self._sending = memoryview(b"".join(self._unsent))

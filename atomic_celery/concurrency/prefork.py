@@ -17,13 +17,13 @@ from kombu.asynchronous import get_event_loop
 
 from atomic_celery.concurrency.crew import Rules
 from atomic_celery.concurrency.deadline_page import DeadlinePage
-from atomic_celery.concurrency.job import Job, pack
+from atomic_celery.concurrency.errand import Errand, pack
 from atomic_celery.concurrency.ledger import Ledger
 from atomic_celery.concurrency.link import Link
 from atomic_celery.concurrency.pace import MOST_IN_HOST
 from atomic_celery.concurrency.watch import Watch
 
-JobsCallback = Callable[[list[Job]], None]
+ErrandsCallback = Callable[[list[Errand]], None]
 
 
 class TaskPool(BasePool):
@@ -33,7 +33,7 @@ class TaskPool(BasePool):
 
     Attributes:
         deadlines: Until when each lease is trusted; whoever renews leases tells it.
-        journal: Where the claims of its jobs are, if whoever gets a job's end commits the job's `outbox` with it.
+        journal: Where the claims of its errands are, if whoever gets an errand's end commits its `outbox` with it.
         ceiling: How many children there may be once somebody (Celery's autoscaler) makes the pool grow. It does
             so only when there is more work than children, so the missing ones count as free slots.
         looks_ahead: Whether `appetite` may ask for more than fills the free slots.
@@ -63,20 +63,20 @@ class TaskPool(BasePool):
         )
 
     @property
-    def on_unstarted(self) -> JobsCallback:
-        """Called with jobs that left the pool without having begun, callbacks not called.
+    def on_unstarted(self) -> ErrandsCallback:
+        """Called with errands that left the pool without having begun, callbacks not called.
 
-        That is so when it is closed, at a lost connection, and when a lease was over before its job began.
+        That is so when it is closed, at a lost connection, and when a lease was over before its errand began.
         """
         return self._ledger.on_unstarted
 
     @on_unstarted.setter
-    def on_unstarted(self, callback: JobsCallback) -> None:
+    def on_unstarted(self, callback: ErrandsCallback) -> None:
         self._ledger.on_unstarted = callback
 
     @property
     def on_room(self) -> Callable[[], None]:
-        """Called when there may be room for more jobs than before."""
+        """Called when there may be room for more errands than before."""
         return self._ledger.on_room
 
     @on_room.setter
@@ -162,7 +162,7 @@ class TaskPool(BasePool):
         self._crew.size += by
         self.limit = self._crew.size
 
-    # -- jobs in
+    # -- errands in
 
     def on_apply(  # type: ignore[override]  # the stub knows nothing of what Celery passes
         self,
@@ -179,10 +179,10 @@ class TaskPool(BasePool):
         timeout_callback: Callable[..., Any] | None = None,
         correlation_id: str | None = None,
         **_options: Any,
-    ) -> Job | None:
+    ) -> Errand | None:
         """Let a child call *target*; the callbacks tell what came of it."""
         payload, lease = pack(target, args, kwargs or {}, journal=self.journal)
-        job = Job(
+        errand = Errand(
             next(self._tickets),
             payload,
             lease,
@@ -197,24 +197,24 @@ class TaskPool(BasePool):
             propagate=callbacks_propagate,
         )
         if not self._crew.growing:
-            self._ledger.hand_over([job])
+            self._ledger.hand_over([errand])
             return None
-        self._ledger.add(job)
-        return job
+        self._ledger.add(errand)
+        return errand
 
-    # -- jobs out
+    # -- errands out
 
-    def take_back(self, job: Job) -> bool:
-        """Take *job* out of the pool, callbacks not called; False when it has begun."""
-        return self._ledger.take_back(job)
+    def take_back(self, errand: Errand) -> bool:
+        """Take *errand* out of the pool, callbacks not called; False when it has begun."""
+        return self._ledger.take_back(errand)
 
-    def recall_all(self) -> list[Job]:
-        """Take every job that has not begun out of the pool; oldest first, callbacks not called."""
+    def recall_all(self) -> list[Errand]:
+        """Take every errand that has not begun out of the pool; oldest first, callbacks not called."""
         return self._ledger.recall_all()
 
-    def kill(self, job: Job, signum: int = signal.SIGKILL) -> None:
-        """End *job*, wherever it is, with every process it started; it fails as `Terminated`."""
-        self._ledger.kill(job, signum)
+    def kill(self, errand: Errand, signum: int = signal.SIGKILL) -> None:
+        """End *errand*, wherever it is, with every process it started; it fails as `Terminated`."""
+        self._ledger.kill(errand, signum)
 
     def kill_all(self) -> None:
         """End all children at once, with everything they started, and start no more; return when they are dead.
@@ -224,18 +224,18 @@ class TaskPool(BasePool):
         self._crew.kill_all()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Signal the process *pid*, if it still runs what it is known to run; that job fails as `Terminated`."""
+        """Signal the process *pid*, if it still runs what it is known to run; that errand fails as `Terminated`."""
         link = self._crew.by_pid(pid)
         if link is not None and link.running is not None:
             self._ledger.strike(link.running, signal or TERM_SIGNAL)
 
-    def on_soft_timeout(self, job: Job) -> None:
-        """Interrupt *job*: its soft time limit is over."""
-        self._ledger.limits.soft(job)
+    def on_soft_timeout(self, errand: Errand) -> None:
+        """Interrupt *errand*: its soft time limit is over."""
+        self._ledger.limits.soft(errand)
 
-    def on_hard_timeout(self, job: Job) -> None:
-        """End *job*: its hard time limit is over."""
-        self._ledger.limits.hard(job)
+    def on_hard_timeout(self, errand: Errand) -> None:
+        """End *errand*: its hard time limit is over."""
+        self._ledger.limits.hard(errand)
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Call *callback* on the pool's thread. Safe from any thread, also while the pool is stopping."""
@@ -253,25 +253,25 @@ class TaskPool(BasePool):
         return sum(1 for link in self._crew.links if link.open and not link.load)
 
     def backlog(self) -> int:
-        """Return how many jobs have not begun. Safe from any thread."""
+        """Return how many errands have not begun. Safe from any thread."""
         return len(self._ledger.backlog) + sum(len(link.queue) for link in self._crew.links)
 
     def appetite(self) -> int:
-        """Return how many more jobs it is worth to have now. Safe from any thread: no promise, but a good guess."""
+        """Return how many more errands it is worth to have now. Safe from any thread: no promise, but a good guess."""
         return min(MOST_IN_HOST, max(0, self._wanted() - self.backlog()))
 
     def stalled_s(self) -> float:
         """Return for how long nothing has begun because no child is free; 0.0 while one is."""
         return 0.0 if self.free_slots() else self._ledger.running_s()
 
-    def take_surplus(self) -> list[Job]:
-        """Take out the newest jobs that this host will not begin soon, because tasks take longer than they did."""
+    def take_surplus(self) -> list[Errand]:
+        """Take out the newest errands that this host will not begin soon, because tasks take longer than they did."""
         starting = sum(1 for link in self._crew.links if not (link.up or link.leaving))
         surplus = self.backlog() - self._wanted() - starting
         return self._ledger.take_newest(surplus) if surplus > 0 else []
 
     def _wanted(self) -> int:
-        """How many jobs that have not begun the pool should hold."""
+        """How many errands that have not begun the pool should hold."""
         slots = self.free_slots() + max(0, self.ceiling - self._crew.size)
         if not self.looks_ahead:
             return slots

@@ -1,8 +1,8 @@
-"""The pipe that decides whether a job was begun or taken back.
+"""The pipe that decides whether an errand was begun or taken back.
 
-The host puts a token in for each job whose bytes are completely written to the child; the child takes one out before it
-begins its next job. To take jobs back, the host takes tokens out itself: each stands for one job, the last of those the
-child has. Neither side asks the other, so there is nothing to race with.
+The host puts a token in for each errand whose bytes are completely written to the child; the child takes one out
+before it begins its next errand. To take errands back, the host takes tokens out itself: each stands for one errand,
+the last of those the child has. Neither side asks the other, so there is nothing to race with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 
 
 class TokenPipe:
-    """One token for each job that a child may begin."""
+    """One token for each errand that a child may begin."""
 
     def __init__(self) -> None:
         self.read_fd, self._write_fd = os.pipe()

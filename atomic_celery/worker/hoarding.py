@@ -30,8 +30,8 @@ class Hoarding:
             give_back(pool.take_surplus())
 
 
-def give_back(jobs: list[Any]) -> None:
-    """Release the messages of jobs that have left the pool without having begun."""
-    for job in jobs:
-        if isinstance(job.request, HeldRequest):
-            job.request.give_back()
+def give_back(errands: list[Any]) -> None:
+    """Release the messages of errands that have left the pool without having begun."""
+    for errand in errands:
+        if isinstance(errand.request, HeldRequest):
+            errand.request.give_back()

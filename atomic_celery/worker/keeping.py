@@ -67,9 +67,9 @@ class Keeping:
         logger.error("Task %s[%s] is lost: its lease is %s", request.name, request.id, reason)
         request.give_up()
         self._host.chronicle.lost(request, reason)
-        job: Any = request.job
-        if self._host.is_contained and job is not None:
-            self._host.pool.kill(job)
+        errand: Any = request.errand
+        if self._host.is_contained and errand is not None:
+            self._host.pool.kill(errand)
         elif request.phase == "running":
             self._kill_process(request)
 

@@ -92,7 +92,7 @@ class HeldRequest(Request):  # type: ignore[misc]
     def _start(self, pool: Any) -> None:
         hard_limit_s, soft_limit_s = self.time_limits
         task, app = self.task, self.app
-        job = pool.apply_async(
+        errand = pool.apply_async(
             fast_trace_task if app.use_fast_trace_task else trace_task_ret,
             args=(self.type, self.id, self.request_dict, self.body, self.content_type, self.content_encoding),
             accept_callback=self.on_accepted,
@@ -103,7 +103,7 @@ class HeldRequest(Request):  # type: ignore[misc]
             timeout=hard_limit_s or task.time_limit,
             correlation_id=self.id,
         )
-        self._apply_result = None if job is None else ref(job)
+        self._apply_result = None if errand is None else ref(errand)
 
     def _may_start(self) -> bool:
         if self.host.shutdown.draining:
@@ -136,7 +136,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.lost:
             return
         failed, value, _ = failed__retval__runtime
-        entries = getattr(self.job, "outbox", None)  # Celery's own pools carry none
+        entries = getattr(self.errand, "outbox", None)  # Celery's own pools carry none
         if entries is None or self.held is None or self.acknowledged or not self._completes(failed, value):
             with self._concluding():
                 super().on_success(failed__retval__runtime, **options)
@@ -202,7 +202,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         try:
             with self._collecting() as box:
                 self._outbox = box
-                box.entries += getattr(self.job, "outbox", None) or ()
+                box.entries += getattr(self.errand, "outbox", None) or ()
                 yield
         finally:
             self._outbox = None
@@ -290,7 +290,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         self.message.channel.qos.forget(self.message.delivery_tag)
 
     @property
-    def job(self) -> Any:
+    def errand(self) -> Any:
         """The pool's handle of it, while there is one."""
         return self._apply_result() if self._apply_result is not None else None
 

@@ -123,8 +123,8 @@ class Shutdown:
 
     def _stop(self, request: HeldRequest) -> None:
         logger.warning("Task %s[%s] is stopped: the time for the shutdown is over", request.name, request.id)
-        if self._host.is_contained and request.job is not None:
-            self._host.pool.kill(request.job)
+        if self._host.is_contained and request.errand is not None:
+            self._host.pool.kill(request.errand)
 
     def settle_and_leave(self) -> None:
         """Settle what has ended, give back all else, and leave the list of hosts. The pool must have ended."""

@@ -16,7 +16,8 @@ def test_the_defaults_are_those_the_documentation_states() -> None:
     settings = Settings()
     assert (settings.prefix, settings.lease_s, settings.renew_every_s, settings.lease_margin_s) == ("atomic", 30, 10, 1)
     assert (settings.report_every_s, settings.stale_after_s, settings.max_crashes) == (5, 15, 5)
-    assert settings.notify and settings.shutdown_timeout_s is None
+    assert settings.notify
+    assert settings.shutdown_timeout_s is None
     assert settings.lease_ms == 30_000
 
 
@@ -52,7 +53,7 @@ def test_a_bad_value_is_refused_with_its_reason(given: dict[str, Any], complaint
 
 
 def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(ConfigError, match="prefix.*max_crashes"):
+    with pytest.raises(ConfigError, match=r"prefix.*max_crashes"):
         from_sources({"prefix": "", "max_crashes": 0}, env={})
 
 

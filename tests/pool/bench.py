@@ -1,4 +1,4 @@
-"""A pool, the hub it lives on, and what its jobs told."""
+"""A pool, the hub it lives on, and what its errands told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery.app.trace import trace_task_ret
 from kombu.asynchronous import Hub, set_event_loop
 
 from atomic_celery.clock import NEVER, Moment
-from atomic_celery.concurrency.job import Job
+from atomic_celery.concurrency.errand import Errand
 from atomic_celery.concurrency.prefork import TaskPool
 from tests.pool.tasks import app
 from tests.support.waiting import wait_until
@@ -32,14 +32,14 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Told:
-    """What the callbacks of one job said, in order."""
+    """What the callbacks of one errand said, in order."""
 
     task_id: str
     began: list[int] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     failures: list[ExceptionInfo] = field(default_factory=list)
     timeouts: list[tuple[bool, float]] = field(default_factory=list)
-    job: Job | None = None
+    errand: Errand | None = None
 
     @property
     def over(self) -> bool:
@@ -87,7 +87,7 @@ class Bench:
         app.finalize()
         self.directory = directory
         self.pool = TaskPool(children, app=app, threads=False, initargs=(app, HOSTNAME), **options)
-        self.unstarted: list[Job] = []
+        self.unstarted: list[Errand] = []
         self.pool.on_unstarted = self.unstarted.extend
         self._ended = False
 
@@ -134,7 +134,7 @@ class Bench:
         if lease is not None:
             request["properties"]["atomic"] = {"id": lease[0], "fence": lease[1], "attempts": 1}
         body = json.dumps([args, {}, {}])
-        told.job = self.pool.apply_async(
+        told.errand = self.pool.apply_async(
             trace_task_ret,
             args=(task.name, told.task_id, request, body, "application/json", "utf-8"),
             accept_callback=lambda pid, at: told.began.append(pid),
@@ -159,7 +159,7 @@ class Bench:
         return wait_until(turn, deadline_s, describe or (lambda: self.pool.info), every_s=0)
 
     def run(self, *told: Told) -> None:
-        """Run the loop until all these jobs are over."""
+        """Run the loop until all these errands are over."""
         self.run_until(lambda: all(one.over for one in told))
 
     def exists(self, name: str) -> bool:

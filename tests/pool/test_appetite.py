@@ -78,7 +78,7 @@ def test_a_busy_pool_with_a_long_task_asks_for_nothing_and_gives_up_what_it_has(
     waiting = [bench.apply(tasks.add, 1, number) for number in range(5)]
     bench.run_until(lambda: bench.pool.appetite() == 0 and bench.pool.backlog() == 5)
     bench.run_until(lambda: bench.pool._ledger.running_s() > 0.2)
-    assert bench.pool.take_surplus() == [one.job for one in waiting]
+    assert bench.pool.take_surplus() == [one.errand for one in waiting]
     assert bench.pool.backlog() == 0
     bench.let_go("held")
     bench.run(held)

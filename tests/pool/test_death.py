@@ -21,7 +21,7 @@ from tests.pool.test_recall import hold_one, queue_behind, runs
 from tests.support.waiting import wait_until
 
 
-def test_the_job_of_a_killed_child_is_lost_and_the_child_replaced(bench: Bench, tmp_path: Path) -> None:
+def test_the_errand_of_a_killed_child_is_lost_and_the_child_replaced(bench: Bench, tmp_path: Path) -> None:
     held = hold_one(bench)
     [pid] = bench.pids
     os.kill(pid, signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_a_task_that_ends_its_process_is_lost(bench: Bench, how: str, says: str)
     bench.run(after)
 
 
-def test_a_child_without_memory_ends_and_its_job_is_lost(bench: Bench) -> None:
+def test_a_child_without_memory_ends_and_its_errand_is_lost(bench: Bench) -> None:
     told = Told("raw")
     bench.pool.apply_async(tasks.exhaust, (), callback=told.results.append, error_callback=told.failures.append)
     bench.run(told)
@@ -80,21 +80,21 @@ def test_a_result_that_was_sent_before_the_death_counts(bench: Bench) -> None:
 
 
 def has_said_the_end(link: Link) -> bool:
-    """Whether a child has told the beginning and the end of a job, and the host has read neither."""
+    """Whether a child has told the beginning and the end of an errand, and the host has read neither."""
     try:
         return len(link.stream.recv(4096, socket.MSG_PEEK)) > 2 * len(wire.header(wire.BEGAN))
     except BlockingIOError:
         return False
 
 
-def test_a_cancelled_job_does_not_begin_elsewhere_when_its_child_dies(bench: Bench, tmp_path: Path) -> None:
+def test_a_cancelled_errand_does_not_begin_elsewhere_when_its_child_dies(bench: Bench, tmp_path: Path) -> None:
     """The child has drawn its token, so it cannot be taken back; then the child dies before it begins."""
     held = hold_one(bench)
     [waiting] = queue_behind(bench, 1)
     [link] = bench.pool._crew.links
     assert link.tokens.take(1) == 1
-    assert waiting.job is not None
-    waiting.job.terminate(signal.SIGTERM)
+    assert waiting.errand is not None
+    waiting.errand.terminate(signal.SIGTERM)
     assert not waiting.over
     os.kill(link.pid, signal.SIGKILL)
     bench.run(held, waiting)

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 LEASE = (5, 1)
 
 
-def test_a_job_without_a_lease_is_never_late(bench: Bench) -> None:
+def test_an_errand_without_a_lease_is_never_late(bench: Bench) -> None:
     told = bench.apply(tasks.add, 1, 1)
     bench.run(told)
     assert told.value == "2"
@@ -40,7 +40,7 @@ def test_either_clock_ends_a_lease(bench: Bench, tmp_path: Path) -> None:
     bench.pool.deadlines.trusted_until = lambda message_id, fence: Moment(NEVER.monotonic_s, 1.0)
     told = bench.apply(tasks.mark, str(tmp_path), "never", lease=LEASE)
     bench.run_until(lambda: bench.unstarted)
-    assert bench.unstarted == [told.job]
+    assert bench.unstarted == [told.errand]
 
 
 def test_a_renewed_lease_goes_on(bench: Bench, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_another_messages_lease_ends_nothing(open_bench: OpenBench, tmp_path: Pa
     assert second.value == "None"
 
 
-def test_a_job_whose_lease_is_over_before_it_begins_is_handed_back(bench: Bench, tmp_path: Path) -> None:
+def test_an_errand_whose_lease_is_over_before_it_begins_is_handed_back(bench: Bench, tmp_path: Path) -> None:
     bench.pool.deadlines.trusted_until = lambda message_id, fence: LONG_AGO
     told = bench.apply(tasks.mark, str(tmp_path), "never", lease=LEASE)
     after = bench.apply(tasks.add, 1, 1)
     bench.run(after)
-    assert bench.unstarted == [told.job]
+    assert bench.unstarted == [told.errand]
     assert not bench.exists("never")
     assert not told.over
 

@@ -50,8 +50,8 @@ def test_stop_runs_the_acknowledgements_that_were_put_off(bench: Bench, tmp_path
 
     message = Recorded()
     held = hold_one(bench)
-    assert held.job is not None
-    held.job.callback = lambda value: bench.hub.call_soon(promise(message.ack_log_error))
+    assert held.errand is not None
+    held.errand.callback = lambda value: bench.hub.call_soon(promise(message.ack_log_error))
     threading.Timer(0.2, bench.let_go, ["held"]).start()
     bench.pool.close()
     bench.pool.stop()
@@ -64,9 +64,9 @@ def test_close_hands_out_what_has_not_begun(open_bench: OpenBench, tmp_path: Pat
     in_child = queue_behind(bench, 3)
     in_host = [bench.apply(tasks.mark, str(tmp_path), "host") for _ in range(2)]
     bench.pool.close()
-    assert bench.unstarted == [one.job for one in (*in_child, *in_host)]
+    assert bench.unstarted == [one.errand for one in (*in_child, *in_host)]
     late = bench.apply(tasks.mark, str(tmp_path), "late")
-    assert late.job is None
+    assert late.errand is None
     assert len(bench.unstarted) == 6
     bench.let_go("held")
     bench.stop()
@@ -149,7 +149,7 @@ def test_a_lost_connection_hands_out_what_has_not_begun_and_the_pool_goes_on(ben
     bench.pool.flush()
     bench.hub.reset()
     bench.pool.register_with_event_loop(bench.hub)
-    assert bench.unstarted == [one.job for one in waiting]
+    assert bench.unstarted == [one.errand for one in waiting]
     bench.let_go("held")
     after = bench.apply(tasks.add, 1, 1)
     bench.run(held, after)

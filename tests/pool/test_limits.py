@@ -9,7 +9,7 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded
 
 from atomic_celery.concurrency import wire
-from atomic_celery.concurrency.job import State
+from atomic_celery.concurrency.errand import State
 from tests.pool import tasks
 from tests.pool.bench import Bench, alive
 from tests.pool.conftest import OpenBench
@@ -62,12 +62,15 @@ def test_a_result_that_arrives_before_a_hard_limit_is_acted_on_counts(bench: Ben
     bench.pool._ledger.tick()
     [link] = bench.pool._crew.links
     wait_until(lambda: has_said_the_end(link))
-    assert told.job is not None
-    told.job.state, link.running = State.RUNNING, told.job  # as if its beginning had been read, and its end had not
+    assert told.errand is not None
+    told.errand.state, link.running = (
+        State.RUNNING,
+        told.errand,
+    )  # as if its beginning had been read, and its end had not
     link.queue.clear()
     header_size = len(wire.header(wire.BEGAN))
     assert len(link.stream.recv(header_size)) == header_size
-    bench.pool.on_hard_timeout(told.job)
+    bench.pool.on_hard_timeout(told.errand)
     assert told.value == "2"
     assert bench.pids == [link.pid]
 
@@ -109,10 +112,10 @@ def test_termination_does_not_hit_the_next_task(bench: Bench, tmp_path: Path, si
     """The task that was to be terminated has ended, and the child has begun another, before the signal is sent."""
     first = hold_one(bench, "first")
     second = bench.apply(tasks.hold, str(tmp_path), "second")
-    assert second.job is not None
-    bench.pool._ledger.backlog._jobs.remove(second.job)
+    assert second.errand is not None
+    bench.pool._ledger.backlog._errands.remove(second.errand)
     [link] = bench.pool._crew.links
-    link.give(second.job, 0, 1e12)
+    link.give(second.errand, 0, 1e12)
     bench.pool._crew.flush(link)
     bench.let_go("first")
     tasks.wait_for(tmp_path / "second.began")  # the host has not heard of it: its loop stands still
@@ -123,32 +126,32 @@ def test_termination_does_not_hit_the_next_task(bench: Bench, tmp_path: Path, si
     assert first.value == second.value == "None"
 
 
-def test_kill_ends_a_running_job(bench: Bench, tmp_path: Path) -> None:
+def test_kill_ends_a_running_errand(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.hold_deaf, str(tmp_path), "a")
     bench.run_until(lambda: told.began)
-    assert told.job is not None
-    bench.pool.kill(told.job)
+    assert told.errand is not None
+    bench.pool.kill(told.errand)
     bench.run(told)
     assert isinstance(told.error, Terminated)
     assert told.error.args == (signal.SIGKILL,)
 
 
-def test_kill_ends_a_job_that_the_host_does_not_know_to_run_yet(bench: Bench, tmp_path: Path) -> None:
+def test_kill_ends_an_errand_that_the_host_does_not_know_to_run_yet(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.hold, str(tmp_path), "a")
     bench.pool._ledger.tick()
     tasks.wait_for(tmp_path / "a.began")
-    assert told.job is not None
-    assert told.job.state is State.SENT
-    bench.pool.kill(told.job)
+    assert told.errand is not None
+    assert told.errand.state is State.SENT
+    bench.pool.kill(told.errand)
     bench.run(told)
     assert isinstance(told.error, Terminated)
 
 
-def test_kill_ends_a_job_that_waits(bench: Bench, tmp_path: Path) -> None:
+def test_kill_ends_an_errand_that_waits(bench: Bench, tmp_path: Path) -> None:
     held = hold_one(bench)
     waiting = bench.apply(tasks.mark, str(tmp_path), "never")
-    assert waiting.job is not None
-    bench.pool.kill(waiting.job)
+    assert waiting.errand is not None
+    bench.pool.kill(waiting.errand)
     assert isinstance(waiting.error, Terminated)
     bench.let_go("held")
     bench.run(held)
@@ -159,9 +162,9 @@ def test_kill_ends_a_job_that_waits(bench: Bench, tmp_path: Path) -> None:
 def test_an_end_that_is_over_can_be_asked_for_again(bench: Bench) -> None:
     told = bench.apply(tasks.add, 1, 1)
     bench.run(told)
-    assert told.job is not None
-    bench.pool.kill(told.job)
-    told.job.terminate(15)
+    assert told.errand is not None
+    bench.pool.kill(told.errand)
+    told.errand.terminate(15)
     after = bench.apply(tasks.pid)
     bench.run(after)
     assert told.value == "2"

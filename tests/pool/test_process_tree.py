@@ -27,8 +27,8 @@ def test_a_killed_child_takes_along_what_it_started(bench: Bench, tmp_path: Path
     pids = bench.started_pids()
     assert len(pids) == 3
     assert all(map(alive, pids))
-    assert told.job is not None
-    bench.pool.kill(told.job)
+    assert told.errand is not None
+    bench.pool.kill(told.errand)
     assert all_ended(pids)
     bench.run(told)
 
@@ -44,8 +44,8 @@ def test_a_terminated_child_takes_along_what_it_started(bench: Bench, tmp_path: 
 def test_a_hard_limit_takes_along_what_the_task_started(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.spawn, str(tmp_path), timeout=60)
     pids = bench.started_pids()
-    assert told.job is not None
-    bench.pool.on_hard_timeout(told.job)
+    assert told.errand is not None
+    bench.pool.on_hard_timeout(told.errand)
     bench.run(told)
     bench.run_until(lambda: all_ended(pids))
 

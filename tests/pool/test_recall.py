@@ -8,7 +8,7 @@ from pathlib import Path
 
 from billiard.exceptions import Terminated
 
-from atomic_celery.concurrency.job import State
+from atomic_celery.concurrency.errand import State
 from tests.pool import tasks
 from tests.pool.bench import Bench, Told
 from tests.pool.conftest import OpenBench
@@ -27,15 +27,15 @@ def hold_one(bench: Bench, name: str = "held") -> Told:
 
 
 def queue_behind(bench: Bench, count: int) -> list[Told]:
-    """Send jobs to the busy child itself, however long its task takes."""
+    """Send errands to the busy child itself, however long its task takes."""
     told = [bench.apply(tasks.mark, str(bench.directory), f"m{number}") for number in range(count)]
     [link] = [link for link in bench.pool._crew.links if link.running]
     for one in told:
-        assert one.job is not None
-        bench.pool._ledger.backlog._jobs.remove(one.job)
-        link.give(one.job, 0, 1e12)
+        assert one.errand is not None
+        bench.pool._ledger.backlog._errands.remove(one.errand)
+        link.give(one.errand, 0, 1e12)
     bench.pool._crew.flush(link)
-    assert [one.job.state for one in told if one.job] == [State.SENT] * count
+    assert [one.errand.state for one in told if one.errand] == [State.SENT] * count
     return told
 
 
@@ -43,7 +43,7 @@ def test_what_waits_behind_a_running_task_is_taken_back(bench: Bench, tmp_path: 
     held = hold_one(bench)
     waiting = queue_behind(bench, 3)
     taken = bench.pool.recall_all()
-    assert taken == [one.job for one in waiting]
+    assert taken == [one.errand for one in waiting]
     bench.let_go("held")
     after = bench.apply(tasks.mark, str(tmp_path), "after")
     bench.run(held, after)
@@ -55,36 +55,36 @@ def test_what_waits_behind_a_running_task_is_taken_back(bench: Bench, tmp_path: 
 def test_one_is_taken_back_and_the_others_still_run_in_order(bench: Bench, tmp_path: Path) -> None:
     held = hold_one(bench)
     first, second, third = queue_behind(bench, 3)
-    assert second.job is not None
-    assert bench.pool.take_back(second.job)
-    assert not bench.pool.take_back(second.job)
+    assert second.errand is not None
+    assert bench.pool.take_back(second.errand)
+    assert not bench.pool.take_back(second.errand)
     bench.let_go("held")
     bench.run(held, first, third)
     assert [runs(tmp_path, f"m{number}") for number in range(3)] == [1, 0, 1]
 
 
-def test_a_running_job_cannot_be_taken_back(bench: Bench) -> None:
+def test_a_running_errand_cannot_be_taken_back(bench: Bench) -> None:
     held = hold_one(bench)
-    assert held.job is not None
-    assert not bench.pool.take_back(held.job)
+    assert held.errand is not None
+    assert not bench.pool.take_back(held.errand)
     bench.let_go("held")
     bench.run(held)
 
 
-def test_a_cancelled_job_that_waits_fails_as_terminated(bench: Bench, tmp_path: Path) -> None:
+def test_a_cancelled_errand_that_waits_fails_as_terminated(bench: Bench, tmp_path: Path) -> None:
     held = hold_one(bench)
     in_child = queue_behind(bench, 1)[0]
     in_host = bench.apply(tasks.mark, str(tmp_path), "host")
     for one in (in_child, in_host):
-        assert one.job is not None
-        one.job.terminate(15)
+        assert one.errand is not None
+        one.errand.terminate(15)
         assert isinstance(one.error, Terminated)
     bench.let_go("held")
     bench.run(held)
     assert runs(tmp_path, "m0") == runs(tmp_path, "host") == 0
 
 
-def test_a_waiting_job_goes_to_the_child_that_is_free_first(open_bench: OpenBench, tmp_path: Path) -> None:
+def test_a_waiting_errand_goes_to_the_child_that_is_free_first(open_bench: OpenBench, tmp_path: Path) -> None:
     """Both were given two; the one with the long task loses its second to the other."""
     bench = open_bench(2)
     long = bench.apply(tasks.hold, str(tmp_path), "long")
@@ -97,14 +97,14 @@ def test_a_waiting_job_goes_to_the_child_that_is_free_first(open_bench: OpenBenc
     bench.run(long)
 
 
-def test_with_o_fast_a_job_stays_where_it_is(open_bench: OpenBench, tmp_path: Path) -> None:
+def test_with_o_fast_an_errand_stays_where_it_is(open_bench: OpenBench, tmp_path: Path) -> None:
     bench = open_bench(1, sched_strategy="fast")
     held = hold_one(bench)
     [waiting] = queue_behind(bench, 1)
-    assert waiting.job is not None
-    waiting.job.given_s = 0.0
+    assert waiting.errand is not None
+    waiting.errand.given_s = 0.0
     seen: list[State] = []
-    bench.hub.call_later(0.3, lambda: seen.append(waiting.job.state if waiting.job else State.OVER))
+    bench.hub.call_later(0.3, lambda: seen.append(waiting.errand.state if waiting.errand else State.OVER))
     bench.run_until(lambda: seen)
     assert seen == [State.SENT]
     bench.let_go("held")
@@ -118,7 +118,7 @@ def test_nothing_is_lost_or_run_twice_while_work_is_taken_back_all_the_time(
     bench = open_bench(2)
     dice = random.Random(11)
     told = [bench.apply(tasks.mark, str(tmp_path), f"{number % 16}") for number in range(4000)]
-    by_job = {one.job: one for one in told}
+    by_errand = {one.errand: one for one in told}
     taken: list[Told] = []
     recalls = 0
 
@@ -128,9 +128,9 @@ def test_nothing_is_lost_or_run_twice_while_work_is_taken_back_all_the_time(
             if dice.random() < 0.5:
                 bench.pool._ledger.recall(link)
                 recalls += 1
-        sent = [job for job in by_job if job is not None and job.state is State.SENT]
+        sent = [errand for errand in by_errand if errand is not None and errand.state is State.SENT]
         some = dice.sample(sent, min(len(sent), 2))
-        taken.extend(by_job[job] for job in some if bench.pool.take_back(job))
+        taken.extend(by_errand[errand] for errand in some if bench.pool.take_back(errand))
         return len(taken) + sum(one.over for one in told) >= len(told)
 
     bench.run_until(recall_some, deadline_s=100)

@@ -38,7 +38,7 @@ def test_layers_are_read_from_the_architecture_page() -> None:
         ("atomic_celery.lease", "from atomic_celery import __version__", "of L6"),
         ("atomic_celery.lease", "import kombu.utils", "imports kombu"),
         ("atomic_celery.transport.qos", "import sqlalchemy", "only store/ knows"),
-        ("atomic_celery.store.engine", "from django.db import connection", "only django_admin/ and django_connection know"),
+        ("atomic_celery.store.engine", "from django.db import connection", "only django_admin/ and django_connection"),
         ("atomic_celery.unknown", "", "does not say in which layer 'unknown' is"),
         ("django_admin.admin", "import celery", "the admin works without it"),
         ("django_admin.admin", "from atomic_celery import lease", "open to it are"),

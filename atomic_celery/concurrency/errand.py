@@ -22,7 +22,7 @@ Callback = Callable[..., Any]
 
 
 class State(enum.Enum):
-    """Where a job is."""
+    """Where an errand is."""
 
     WAITING = "waiting"  # in the host
     SENT = "sent"  # with a child, not known to have begun
@@ -30,7 +30,7 @@ class State(enum.Enum):
     OVER = "over"  # ended, or taken out of the pool
 
 
-class Job:
+class Errand:
     """One call of *target*, from `TaskPool.on_apply` to its callbacks.
 
     Attributes:
@@ -68,7 +68,7 @@ class Job:
         ticket: int,
         payload: bytes,
         lease: Held | None,
-        cancel: Callable[[Job], None],
+        cancel: Callable[[Errand], None],
         *,
         accept_callback: Callback | None = None,
         callback: Callback | None = None,
@@ -111,7 +111,7 @@ class Job:
         return self.began_s > 0
 
     def terminate(self, signum: int) -> None:
-        """Never begin this job. A running one is stopped by the pool's `terminate_job`."""
+        """Never begin this errand. A running one is stopped by the pool's `terminate_job`."""
         self.terminated = signum
         self.cancel(self)
 
@@ -155,7 +155,7 @@ class Job:
             logger.exception("Pool callback raised exception: %r", error)
 
     def __repr__(self) -> str:
-        return f"<Job {self.ticket} {self.state.value} {self.correlation_id or ''}>"
+        return f"<Errand {self.ticket} {self.state.value} {self.correlation_id or ''}>"
 
 
 def pack(

@@ -1,4 +1,4 @@
-"""What comes of a job that nothing goes wrong with, or that goes wrong by itself."""
+"""What comes of an errand that nothing goes wrong with, or that goes wrong by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from billiard.pool import MaybeEncodingError
 
-from atomic_celery.concurrency.job import State
+from atomic_celery.concurrency.errand import State
 from tests.pool import tasks
 from tests.pool.bench import ALWAYS, Bench, Told
 from tests.pool.conftest import OpenBench
@@ -14,17 +14,17 @@ from tests.pool.conftest import OpenBench
 MEBIBYTE = 1024 * 1024
 
 
-def test_a_job_is_accepted_and_tells_its_result(bench: Bench) -> None:
+def test_an_errand_is_accepted_and_tells_its_result(bench: Bench) -> None:
     told = bench.apply(tasks.add, 2, 3)
     bench.run(told)
     assert told.value == "5"
     assert told.began == bench.pids
-    assert told.job is not None
-    assert told.job.ready()
-    assert told.job.accepted()
+    assert told.errand is not None
+    assert told.errand.ready()
+    assert told.errand.accepted()
 
 
-def test_jobs_begin_in_the_order_they_came(bench: Bench, tmp_path: Path) -> None:
+def test_errands_begin_in_the_order_they_came(bench: Bench, tmp_path: Path) -> None:
     told = [bench.apply(tasks.note, str(tmp_path), str(number)) for number in range(200)]
     bench.run(*told)
     assert (tmp_path / "notes").read_text().split() == [str(number) for number in range(200)]
@@ -61,9 +61,9 @@ def test_a_big_argument_does_not_stop_the_loop_while_the_child_is_busy(open_benc
     bench.run_until(lambda: held.began)
     link = next(link for link in bench.pool._crew.links if link.running)
     big = bench.apply(tasks.size_of, "x" * (8 * MEBIBYTE))
-    assert big.job is not None
-    bench.pool._ledger.backlog.remove(big.job)
-    link.give(big.job, 0, 0.0)
+    assert big.errand is not None
+    bench.pool._ledger.backlog.remove(big.errand)
+    link.give(big.errand, 0, 0.0)
     bench.pool._crew.flush(link)  # the stream takes a part of it; the child reads nothing now
     other = bench.apply(tasks.add, 1, 1)
     bench.run(other)
@@ -89,7 +89,7 @@ def test_what_cannot_be_pickled_is_told_as_such(bench: Bench) -> None:
     assert after.value == "2"
 
 
-def test_a_plain_function_that_raises_fails_its_job(bench: Bench) -> None:
+def test_a_plain_function_that_raises_fails_its_errand(bench: Bench) -> None:
     told = Told("raw")
     bench.pool.apply_async(int, ("x",), callback=told.results.append, error_callback=told.failures.append)
     bench.run(told)
@@ -112,11 +112,11 @@ def test_the_task_knows_its_message_and_sends_writes_back(bench: Bench) -> None:
     told, plain = bench.apply(tasks.whose, lease=(7, 3)), bench.apply(tasks.add, 1, 1)
     bench.run(told, plain)
     assert told.value == f"[7, 3, '{told.task_id}', True]"
-    assert told.job is not None
-    assert told.job.lease == (7, 3)
-    assert told.job.outbox == [("published by", 7)]
-    assert plain.job is not None
-    assert plain.job.outbox is None
+    assert told.errand is not None
+    assert told.errand.lease == (7, 3)
+    assert told.errand.outbox == [("published by", 7)]
+    assert plain.errand is not None
+    assert plain.errand.outbox is None
 
 
 def test_without_a_carrier_there_is_no_outbox(bench: Bench) -> None:
@@ -136,5 +136,5 @@ def test_the_pool_describes_itself(bench: Bench, tmp_path: Path) -> None:
     assert info["max-concurrency"] == bench.pool.num_processes == 1
     bench.let_go("a")
     bench.run(held)
-    assert held.job is not None
-    assert held.job.state is State.OVER
+    assert held.errand is not None
+    assert held.errand.state is State.OVER
