@@ -184,6 +184,13 @@ class Claimer:
         self._look_at_s, self._in_vain = 0.0, 0
         if thoroughly:
             self._full_scan_at_s = 0.0
+        if not self._slumber.listening:
+            self._take_at_s = 0.0
+
+    def hear(self) -> None:
+        """Take note of a ring that came while nobody slept."""
+        if self._slumber.listening:
+            self.sleep(0)
 
     def _turn_and_sleep(self) -> float:
         wait_s = self._turn_patiently()
@@ -290,14 +297,13 @@ class Claimer:
         count = 0
         if len(self.endings):
             with_settling = wants.pop(0) if wants else NOTHING
-            count += self._hand_over(consumer, self._settle(with_settling, from_the_start=from_the_start))
-            consumer.settled()
+            count += self._settle(consumer, with_settling, from_the_start=from_the_start)
         for want in wants:
             count += self._hand_over(consumer, self._claim(want, from_the_start=from_the_start))
         return count
 
-    def _settle(self, want: Want, *, from_the_start: bool) -> list[Claimed]:
-        """Settle what waits and claim *want* in the same transaction."""
+    def _settle(self, consumer: Consumer, want: Want, *, from_the_start: bool) -> int:
+        """Settle what waits and claim *want* in the same transaction; return how many were claimed."""
         attempt, asked_at = self.endings.begin(), self._clock.now()
         try:
             before = self._completed_before(attempt, asked_at)
@@ -306,8 +312,10 @@ class Claimer:
             self.endings.failed(attempt, error)
             raise
         self._hold(turn.claimed, asked_at)
+        count = self._hand_over(consumer, turn.claimed)
         self._tell(attempt, replace(turn, settled=turn.settled | before))
-        return turn.claimed
+        consumer.settled()
+        return count
 
     def _completed_before(self, attempt: Attempt, now: Moment) -> frozenset[int]:
         """Read back what an attempt whose answer was lost has completed after all."""
@@ -334,11 +342,7 @@ class Claimer:
         return self._store.messages.delay(ending.held, ending.due_ms or 0)
 
     def _tell(self, attempt: Attempt, turn: Turn) -> None:
-        refused = self.endings.verdict(attempt, turn.settled)
-        for ending in attempt.endings:
-            if ending.settled is not None and ending.held[0] in turn.settled:
-                ending.settled()
-        for ending in refused:
+        for ending in self.endings.verdict(attempt, turn.settled):
             self.hooks.refused(ending)
         if turn.crashed:
             self.hooks.crashed(turn.crashed)

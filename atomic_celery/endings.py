@@ -36,8 +36,6 @@ class Ending:
     """About how many bytes that is."""
     burial: Sequence[Entry] = ()
     """What is done in the same transaction if this crash was one too many, and the message is buried."""
-    settled: Callable[[], None] | None = None
-    """Called once the database has agreed."""
     then: Callable[[bool], None] | None = None
     """Told, on the settling thread, whether the claim still was ours; after the commit."""
 

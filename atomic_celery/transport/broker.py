@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -113,6 +114,7 @@ class Broker:
 
 _Key = tuple[str, str]
 _brokers: dict[_Key, tuple[Broker, int]] = {}
+_given_back: deque[Broker] = deque()
 _lock = threading.Lock()
 
 
@@ -133,18 +135,33 @@ def borrow_url(url: str, settings: Settings) -> Broker:
         if broker is None:
             broker = Broker(url, settings)
         _brokers[key] = (broker, users + 1)
+    _let_go()
     return broker
 
 
 def give_back(broker: Broker) -> None:
-    """Let go of a borrowed broker; with its last user, its connections are closed."""
-    with _lock:
-        for key, (known, users) in list(_brokers.items()):
-            if known is broker:
-                _brokers[key] = (known, users - 1)
-                if users <= 1:
-                    del _brokers[key]
-                    broker.store.close()
+    """Let go of a borrowed broker; with its last user, its connections are closed. Safe in a finalizer."""
+    _given_back.append(broker)
+    _let_go()
+
+
+def _let_go() -> None:
+    # The garbage collector may call this anywhere, also where the lock is held: whoever holds it looks again after.
+    while _given_back and _lock.acquire(blocking=False):
+        try:
+            while _given_back:
+                _forget_a_user(_given_back.popleft())
+        finally:
+            _lock.release()
+
+
+def _forget_a_user(broker: Broker) -> None:
+    for key, (known, users) in list(_brokers.items()):
+        if known is broker:
+            _brokers[key] = (known, users - 1)
+            if users <= 1:
+                del _brokers[key]
+                broker.store.close()
 
 
 def _unlock_in_child() -> None:

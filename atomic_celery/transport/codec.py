@@ -32,7 +32,7 @@ class Packed:
     """A message ready to be stored, once for each queue it is routed to."""
 
     payload: str
-    task_id: str
+    task_id: str | None
     task_name: str | None
     root_id: str | None
     priority: int
@@ -74,9 +74,9 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
     is_task = "task" in headers
     return Packed(
         payload=_dump({**message, **_packed_body(message, properties)}),
-        task_id=str(headers["id"] if "id" in headers else properties["publish_id"]),
-        task_name=headers.get("task"),
-        root_id=headers.get("root_id"),
+        task_id=_column(headers["id"] if "id" in headers else properties["publish_id"]),
+        task_name=_column(headers.get("task")),
+        root_id=_column(headers.get("root_id")),
         priority=_priority(properties.get("priority")),
         due_ms=_instant_ms(headers.get("eta")) if is_task else None,
         expires_ms=_instant_ms(headers.get("expires")) if is_task else None,
@@ -174,6 +174,16 @@ def _storable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _column(value: Any) -> str | None:
+    """Return a name as a column can hold it, which is any but for NUL and half a surrogate pair."""
+    if value is None:
+        return None
+    text = str(value)
+    if "\0" not in text and (text.isascii() or _storable(text)):
+        return text
+    return text.encode("ascii", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _priority(value: Any) -> int:

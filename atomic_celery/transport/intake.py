@@ -231,6 +231,7 @@ class Intake:
             self._drain_arrivals(timeout_s)
             return
         claimer = self._claims()
+        claimer.hear()
         claimer.look_again(thoroughly=True)
         while not self._deliver_some():
             wait_s = claimer.turn()
@@ -239,7 +240,7 @@ class Intake:
             if until_s is not None:
                 wait_s = min(wait_s, until_s - clock.monotonic_s())
                 if wait_s <= 0:
-                    raise TimeoutError()
+                    raise TimeoutError
             claimer.sleep(wait_s)
 
     def _drain_arrivals(self, timeout_s: float | None) -> None:
@@ -292,7 +293,7 @@ class Intake:
                     return
                 self._deliver_next()
         finally:
-            if self._inbox:
+            if self._inbox and self._pipe is not None:
                 self._pipe.signal()
 
     def _deliver_some(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 
 class Pipe:
@@ -13,27 +14,31 @@ class Pipe:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        self._signalled = False
+        self._signalled = self._closed = False
+        # Not to write to a descriptor that was closed, and is another file's by now.
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         """Return the descriptor to watch."""
         return self._reader
 
     def signal(self) -> None:
-        """Make it readable. Safe from any thread."""
-        if not self._signalled:
-            self._signalled = True
-            with contextlib.suppress(OSError):  # closed: nobody waits
+        """Make it readable. Safe from any thread, and after `close`."""
+        with self._lock:
+            if not self._signalled and not self._closed:
+                self._signalled = True
                 os.write(self._writer, b"!")
 
     def clear(self) -> None:
         """Make it unreadable, before looking at what arrived."""
-        with contextlib.suppress(OSError):
-            os.read(self._reader, 4096)
-        # Only now: a signal in between would be read away, and every later one taken for sent already.
-        self._signalled = False
+        with self._lock:
+            self._signalled = False
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._reader, 4096)
 
     def close(self) -> None:
         """Give the descriptors back."""
-        os.close(self._reader)
-        os.close(self._writer)
+        with self._lock:
+            self._closed = True
+            os.close(self._reader)
+            os.close(self._writer)

@@ -88,6 +88,15 @@ def test_a_body_of_text_is_readable_in_the_table(connect: Connect, store: Store)
     assert "body_encoding" not in payload["properties"]
 
 
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_task_may_be_called_anything(connect: Connect, store: Store, text: str) -> None:
+    connection = connect()
+    publish(connection, QUEUE, "x", headers={"id": text, "task": text, "root_id": text})
+    assert QUEUE(connection.default_channel).get().headers["task"] == text
+    [view] = store.reads.messages()
+    assert view.task_id == view.task_name == view.root_id
+
+
 def test_headers_may_hold_what_kombu_can_write(connect: Connect) -> None:
     odd = {
         "moment": datetime(2024, 2, 29, 12, tzinfo=timezone.utc),
