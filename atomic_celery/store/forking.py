@@ -94,6 +94,10 @@ class Connection(sqlite3.Connection):
         """Return a cursor."""
         return super().cursor(factory)
 
+    def execute(self, *arguments: Any) -> Any:
+        """Run a statement on a new cursor: since Python 3.11 the base class asks neither `cursor` nor its `execute`."""
+        return self.cursor().execute(*arguments)
+
     def commit(self) -> None:
         """Commit."""
         _within(super().commit)

@@ -1,68 +1,62 @@
-"""A child that is forked while other threads are busy with SQLite can use it."""
+"""No thread is inside SQLite while the process forks, whatever it calls."""
 
 from __future__ import annotations
 
-import os
+import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from atomic_celery.config import Settings
-from atomic_celery.store.store import open_store
-from tests.support.waiting import wait_until
+import pytest
 
-FORKS, THREADS = 60, 3
+from atomic_celery.store import forking
 
 
-@contextmanager
-def _busy_threads(directory: Path) -> Iterator[None]:
-    """Open and use databases all the time, on several threads."""
-    over = threading.Event()
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[forking.Connection]:
+    opened = sqlite3.connect(tmp_path / "x.db", factory=forking.Connection, check_same_thread=False)
+    opened.execute("CREATE TABLE t (x)")
+    opened.execute("INSERT INTO t VALUES (1), (2)")
+    yield opened
+    opened.close()
 
-    def work(number: int) -> None:
-        url = f"sqlite:///{directory / f'busy-{number}.db'}"
-        while not over.is_set():
-            store = open_store(url, Settings(), create=True)
-            store.now_ms()
-            store.close()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
+CALLS: dict[str, Callable[[forking.Connection], object]] = {
+    "connection.execute": lambda connection: connection.execute("SELECT x FROM t"),
+    "cursor.execute": lambda connection: connection.cursor().execute("SELECT x FROM t"),
+    "commit": lambda connection: connection.commit(),
+    "rollback": lambda connection: connection.rollback(),
+    "connect": lambda connection: forking.Connection(":memory:"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_a_call_waits_until_the_fork_is_over(
+    connection: forking.Connection, call: Callable[[forking.Connection], object]
+) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (call(connection), done.set()))
+    forking._gate.close()
+    try:
         thread.start()
-    try:
-        yield
+        assert not done.wait(0.2), "it went on inside SQLite"
     finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+        forking._gate.open()
+    assert done.wait(30)
+    thread.join()
 
 
-def _use(url: str) -> None:
-    code = 1
+@pytest.mark.parametrize("fetch", ["fetchone", "fetchall"])
+def test_fetching_waits_too(connection: forking.Connection, fetch: str) -> None:
+    cursor, rows = connection.execute("SELECT x FROM t ORDER BY x"), []
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (rows.append(getattr(cursor, fetch)()), done.set()))
+    forking._gate.close()
     try:
-        store = open_store(url, Settings())
-        store.now_ms()
-        code = 0
+        thread.start()
+        assert not done.wait(0.2), "it went on inside SQLite"
     finally:
-        os._exit(code)
-
-
-def test_a_child_can_use_sqlite_whatever_its_parent_was_doing(tmp_path: Path, sqlite_url: str) -> None:
-    open_store(sqlite_url, Settings(), create=True).close()
-    with _busy_threads(tmp_path):
-        for _ in range(FORKS):
-            child = os.fork()
-            if child == 0:
-                _use(sqlite_url)
-            try:
-                _, status = wait_until(lambda child=child: _ended(child), 30.0, "the child hangs")  # type: ignore[misc]
-            except BaseException:
-                os.kill(child, 9)
-                raise
-            assert status == 0
-
-
-def _ended(child: int) -> tuple[int, int] | None:
-    pid, status = os.waitpid(child, os.WNOHANG)
-    return (pid, status) if pid else None
+        forking._gate.open()
+    assert done.wait(30)
+    thread.join()
+    assert rows == [(1,) if fetch == "fetchone" else [(1,), (2,)]]

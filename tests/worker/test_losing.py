@@ -71,14 +71,17 @@ def test_a_task_that_kills_its_child_again_and_again_is_buried_and_failed(fleet_
     fleet = fleet_with_results
     fleet.worker().start()
     result = fleet.send("die", 1000)
+    fleet.wait_until(lambda: result.state == "FAILURE", 60, what="the result says that it failed")
     with pytest.raises(WorkerLostError):
         result.get(timeout=60)
     assert fleet.ledger.rows() == [f"die {fence}" for fence in range(1, 6)]
     [view] = fleet.store.reads.messages()
     assert (view.state, view.crashes) == ("dead", 5)
     assert len(fleet.store.reads.crashes(view.id)) == 5
-    [event] = [each for each in fleet.store.events.list() if each.kind == "message-dead"]
-    assert event.detail["task_id"] == result.id
+    events = fleet.wait_until(
+        lambda: [each for each in fleet.store.events.list() if each.kind == "message-dead"], what="the fleet event"
+    )
+    assert [event.detail["task_id"] for event in events] == [result.id]
 
 
 def test_a_task_that_says_reject_on_worker_lost_false_fails_as_celery_documents(fleet_with_results: Fleet) -> None:
