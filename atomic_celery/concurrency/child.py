@@ -66,6 +66,7 @@ def _settle_in(seat: Seat) -> None:
     if os.getppid() != seat.host_pid:
         os._exit(EX_FAILURE)  # the host died before it could take this process along
     seat.let_go()
+    os.environ[process_tree.MARK] = seat.mark
     bodies.mark_all(seat.app)
     process_initializer(seat.app, seat.hostname)
     gc.freeze()  # what all children share is not worth looking through again and again

@@ -35,6 +35,8 @@ UP_WITHIN_S = 60.0
 FAREWELL_S = 10.0
 LONGEST_DELAY_S = 5.0
 
+_ORDERLY = (EX_OK, EX_RECYCLE)  # how a child ends that has tidied up behind itself
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -124,6 +126,7 @@ class Crew:
     def _process(self, link: Link) -> Any:
         siblings = list(self.links)
         seat = Seat(
+            mark=link.mark,
             app=self._rules.app,
             hostname=self._rules.hostname,
             host_pid=os.getpid(),
@@ -203,6 +206,8 @@ class Crew:
         self._tell()
         process_tree.send_group(link.pid, signal.SIGKILL)  # while the zombie still keeps its number taken
         exitcode = _exitcode(link.pid)
+        if exitcode not in _ORDERLY:
+            process_tree.kill_marked(link.mark)
         running, unbegun = link.running, list(link.queue)
         link.running, link.room = None, 0
         link.queue.clear()
@@ -213,7 +218,7 @@ class Crew:
             self._replace(link, exitcode)
 
     def _replace(self, link: Link, exitcode: int) -> None:
-        if exitcode not in (EX_OK, EX_RECYCLE) and not (link.held or link.leaving):
+        if exitcode not in _ORDERLY and not (link.held or link.leaving):
             logger.error("Process %r pid:%r exited with %r", link.name, link.pid, human_status(exitcode))
         if link.up or link.leaving:
             self.fill()

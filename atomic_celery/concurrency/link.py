@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ class Link:
     """One child as the host sees it: its process, the stream to it, and what it was given.
 
     Attributes:
+        mark: What the programs that the child starts carry in their environment.
         queue: Errands it was given and is not known to have begun, oldest first.
         running: The errand it is known to run.
         up: It has said that it is ready.
@@ -37,7 +39,7 @@ class Link:
         self.stream.setblocking(False)
         self.write_fd = os.dup(self.stream.fileno())  # Celery's hub knows a descriptor as reader or as writer
         self.tokens = TokenPipe()
-        self.pid = 0
+        self.pid, self.mark = 0, uuid.uuid4().hex
         self.exit_fd: int | None = None
         self.name = ""
         self.patience: Entry

@@ -1,8 +1,9 @@
 """Ending a process together with everything it started.
 
 Signals reach a process or a process group; what a task starts may leave both. A child is therefore made the reaper of
-its orphans, so that whatever it started stays below it in the process table, and is found there. Where there is no
-``/proc`` only the process group is reached.
+its orphans, so that whatever it started stays below it in the process table, and is found there. What it leaves behind
+when it dies unasked is found by a mark in the environment, which programs inherit. Where there is no ``/proc`` only the
+process group is reached.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import sys
 from typing import NamedTuple
 
 from atomic_celery import clock
+
+MARK = "ATOMIC_CHILD"
+"""The environment variable that says which child a process comes from."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -61,6 +65,18 @@ def kill(pid: int) -> None:
 def kill_descendants() -> None:
     """End every process that this one started."""
     _kill_below(os.getpid(), until_halted=False)
+
+
+def kill_marked(mark: str) -> None:
+    """End every program whose environment carries *mark*."""
+    killed: set[int] = set()
+    for _ in range(_ROUNDS):
+        found = _marked(f"{MARK}={mark}".encode()) - killed
+        if not found:
+            return
+        for process in found:
+            send(process, signal.SIGKILL)
+        killed |= found
 
 
 def await_death(pids: set[int], *, at_most_s: float) -> None:
@@ -110,6 +126,15 @@ def _below(pid: int, table: dict[int, _Process]) -> set[int]:
 
 def _living() -> set[int]:
     return {pid for pid, process in _processes().items() if process.state not in _DEAD}
+
+
+def _marked(variable: bytes) -> set[int]:
+    found = set()
+    for pid in _living():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+            if variable in environ.read().split(b"\0"):
+                found.add(pid)
+    return found
 
 
 def _processes() -> dict[int, _Process]:
