@@ -84,9 +84,17 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
 
     # Waiting
 
-    def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:  # noqa: ARG002
-        """Remember who may wait for a result, and not any longer than they are there."""
-        return super().add_pending_result(result, weak=True, start_drainer=False)
+    def add_pending_result(self, result: Any, *_: Any, **__: Any) -> Any:
+        """Do nothing: whoever waits keeps what it waits for, and nobody else has to."""
+        return result
+
+    def add_pending_results(self, results: Any, *_: Any, **__: Any) -> Any:
+        """Do nothing, for the same reason."""
+        return results
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Do nothing: there is nothing to remove. Called from finalizers too."""
+        return result
 
     # What a task came to
 

@@ -1,4 +1,4 @@
-"""Celery's side of waiting for results."""
+"""Celery's side of waiting for results: each wait has an inbox of its own, whichever thread it is on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from celery import states
 from celery.backends import asynchronous
+from celery.exceptions import TimeoutError as TooLate
 from celery.result import ResultSet
 
-from atomic_celery import clock, errors
+from atomic_celery import clock
 from atomic_celery.results import listener
 from atomic_celery.results.listener import News
 
@@ -20,87 +22,98 @@ LOOK_EVERY_S = 1.0
 """How often whoever waits does what was asked to be done now and then."""
 
 
+class Wait:
+    """One wait for a result, or for all of a group's.
+
+    Args:
+        wants_steps: Whether also for what tasks say before they end.
+    """
+
+    def __init__(self, result: Any, *, wants_steps: bool) -> None:
+        self.wants_steps = wants_steps
+        self.nodes: dict[str, list[Any]] = {}
+        for node in _unknown(result):
+            self.nodes.setdefault(node.id, []).append(node)
+        self._arrived: deque[News] = deque()
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+
+    def deliver(self, news: list[News]) -> None:
+        """Take what was waited for. On the listener's thread."""
+        with self._changed:
+            self._arrived.extend(news)
+            self._changed.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Learn that it is no use to wait. On the listener's thread."""
+        with self._changed:
+            self._error = error
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> list[News]:
+        """Return what has arrived; wait for it if there is nothing.
+
+        Raises:
+            Exception: Nothing will.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._arrived or self._error is not None, timeout_s)
+            if not self._arrived and self._error is not None:
+                raise self._error
+            news = list(self._arrived)
+            self._arrived.clear()
+        return news
+
+
 class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
-    """Hands results to the threads that wait for them; several may."""
+    """Waits for results on behalf of the threads that want them."""
 
     def __init__(self, backend: Any, *args: Any) -> None:
         super().__init__(backend, *args)
-        self.drainer = asynchronous.Drainer(self)
-        self._forget_threads()
+        self.drainer = asynchronous.Drainer(self)  # the listener's thread does it, in a green world too
 
-    def _forget_threads(self) -> None:
-        self._arrived: deque[News] = deque()
-        self._error: errors.AtomicError | None = None
-        self._changed = threading.Condition()
-
-    def on_after_fork(self) -> None:
-        """Begin anew: no thread of the parent's waits here."""
-        self._forget_threads()
-
-    @property
-    def wants_steps(self) -> bool:
-        """Whether somebody wants to know what tasks say before they end."""
-        return self.on_message is not None
-
-    # On the listener's thread
-
-    def deliver(self, news: list[News]) -> None:
-        """Take what was waited for."""
-        with self._changed:
-            self._arrived.extend(news)
-            self._changed.notify_all()
-
-    def fail(self, error: errors.AtomicError) -> None:
-        """Let those who wait fail."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
-    # On the threads of those who wait
-
-    def _wait_for_pending(self, result: Any, **options: Any) -> Iterator[None]:
-        self._error = None
-        wanted = {node.id for node in _unknown(result)}
-        listening = listener.of(self.backend.store)
-        listening.listen(self, wanted)
-        try:
-            yield from super()._wait_for_pending(result, **options)
-        finally:
-            listening.leave(self, wanted)
-
-    def drain_events_until(
-        self, p: Any, timeout: float | None = None, on_interval: Callable[[], None] | None = None
+    def _wait_for_pending(
+        self,
+        result: Any,
+        timeout: float | None = None,
+        on_interval: Callable[[], None] | None = None,
+        on_message: Callable[[dict[str, Any]], None] | None = None,
+        **_: Any,
     ) -> Iterator[None]:
-        """Take in what arrives until *p* is fulfilled.
+        """Wait until it is known what *result* came to, and let the caller look in between.
 
         Raises:
             TimeoutError: It was not in time.
         """
+        wait = Wait(result, wants_steps=on_message is not None)
+        listening = listener.of(self.backend.store)
+        listening.listen(wait, wait.nodes)
         began_s = clock.monotonic_s()
-        while not p.ready:
-            left_s = LOOK_EVERY_S if timeout is None else timeout - (clock.monotonic_s() - began_s)
-            self.drain_events(min(left_s, LOOK_EVERY_S))
-            if not p.ready and left_s <= 0:
-                raise TimeoutError
-            yield
-            if on_interval:
-                on_interval()
+        try:
+            while not result.on_ready.ready:
+                left_s = LOOK_EVERY_S if timeout is None else timeout - (clock.monotonic_s() - began_s)
+                for _task_id, text in wait.take(max(0.0, min(left_s, LOOK_EVERY_S))):
+                    self._take_in(wait, self.backend.meta_of(text), on_message)
+                if not result.on_ready.ready and left_s <= 0:
+                    raise TooLate("The operation timed out.")
+                yield
+                if on_interval:
+                    on_interval()
+        finally:
+            listening.leave(wait, wait.nodes)
 
-    def drain_events(self, timeout: float | None = None) -> None:
-        """Wait until something has arrived, and take it in."""
-        with self._changed:
-            if not self._arrived and self._error is None:
-                self._changed.wait(timeout)
-            news = list(self._arrived)
-            self._arrived.clear()
-            error = self._error
-        for _, meta in news:
-            self.on_state_change(self.backend.meta_of(meta), None)
-        if news:
-            with self._changed:
-                self._changed.notify_all()  # some of it may have been another thread's
-        elif error is not None:
-            raise error
+    def _take_in(self, wait: Wait, meta: dict[str, Any], on_message: Callable[[dict[str, Any]], None] | None) -> None:
+        """Let those know who waited for it."""
+        if on_message is not None:
+            on_message(meta)
+        if meta["status"] not in states.READY_STATES:
+            return
+        for node in wait.nodes[meta["task_id"]]:
+            if not node._cache:
+                node._maybe_set_cache(meta)
+            bucket = self.buckets.pop(node, None)
+            if bucket is not None:
+                bucket.append(node)
 
     def start(self, initial_task_id: str, **_: Any) -> None:
         """Do nothing: only whoever waits listens."""
@@ -109,7 +122,7 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
         """Do nothing: only whoever waits listens."""
 
     def cancel_for(self, task_id: str) -> None:
-        """Do nothing, as is called from finalizers too."""
+        """Do nothing: only whoever waits listens."""
 
 
 def _unknown(result: Any) -> Iterator[Any]:

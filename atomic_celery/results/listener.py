@@ -49,7 +49,7 @@ class Waiting(Protocol):
         """Take what was waited for. On the listener's thread."""
         ...
 
-    def fail(self, error: errors.AtomicError) -> None:
+    def fail(self, error: Exception) -> None:
         """Learn that it is no use to wait. On the listener's thread."""
         ...
 
@@ -67,8 +67,9 @@ class Listener:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._doorbell: Doorbell | None = None
-        self._backoff = Backoff()
+        self._backoff, self._retry_at_s = Backoff(), 0.0
         self._in_vain = 0
+        self._dismissed = False
 
     def listen(self, who: Waiting, task_ids: Collection[str]) -> None:
         """Deliver these to *who*, as they come. Safe from any thread."""
@@ -85,44 +86,60 @@ class Listener:
         """Deliver these to *who* no more. Safe from any thread."""
         self._requests.append((False, who, task_ids))
 
+    def dismiss(self) -> None:
+        """Let the thread go as soon as nobody waits. Safe from any thread, and in a finalizer."""
+        self._dismissed = True
+        if (doorbell := self._doorbell) is not None:
+            doorbell.ring()
+
     def _run(self) -> None:
-        while not self._ended():
-            wait_s = self._turn()
-            assert self._doorbell is not None
-            if self._doorbell.wait(wait_s):
+        assert self._doorbell is not None
+        idle_until_s = clock.monotonic_s() + IDLE_S
+        while True:
+            self._heed()
+            now_s = clock.monotonic_s()
+            if self._awaited or self._watched:
+                wait_s, idle_until_s = self._turn(now_s), now_s + IDLE_S
+            elif self._dismissed or now_s >= idle_until_s:
+                if self._let_go():
+                    return
+                continue
+            else:
+                wait_s = idle_until_s - now_s
+            if self._doorbell.wait(wait_s) and self._doorbell.listening:
                 self._in_vain = 0
 
-    def _ended(self) -> bool:
-        """Let the thread go if nobody has waited for a while."""
-        if self._awaited or self._requests or self._in_vain == 0:
-            return False
+    def _let_go(self) -> bool:
+        """Close the connection, unless somebody has come at the last moment."""
         with self._lock:
             if self._requests:
                 return False
             self._thread, doorbell, self._doorbell = None, self._doorbell, None
-        self._watched.clear()
         if doorbell is not None:
             doorbell.close()
         return True
 
-    def _turn(self) -> float:
-        """Look once; return how long to sleep."""
-        self._heed()
+    def _turn(self, now_s: float) -> float:
+        """Look once, unless the database deserves a rest; return how long to sleep."""
+        if now_s < self._retry_at_s:
+            return self._retry_at_s - now_s
         try:
             with self._store.deadline(self._store.settings.statement_timeout_s):
-                return self._look_and_watch()
-        except errors.AtomicError as error:
+                return self._look_and_watch(now_s)
+        except Exception as error:
             return self._failed(error)
 
-    def _failed(self, error: errors.AtomicError) -> float:
-        if not (isinstance(error, errors.StoreError) and error.transient):
-            for who in {id(each): each for waiting in self._awaited.values() for each in waiting}.values():
-                who.fail(error)
-            self._awaited.clear()
-            return IDLE_S
-        retry_in_s = self._backoff.failed()
-        logger.warning("cannot look for results (%s); again in %g s", error, retry_in_s)
-        return retry_in_s
+    def _failed(self, error: Exception) -> float:
+        if isinstance(error, errors.StoreError) and error.transient:
+            retry_in_s = self._backoff.failed()
+            self._retry_at_s = clock.monotonic_s() + retry_in_s
+            logger.warning("cannot look for results (%s); again in %g s", error, retry_in_s)
+            return retry_in_s
+        for who in {id(each): each for waiting in self._awaited.values() for each in waiting}.values():
+            who.fail(error)
+        self._awaited.clear()
+        self._watched.clear()
+        return 0.0
 
     def _heed(self) -> None:
         """Take note of who has come and gone."""
@@ -137,14 +154,12 @@ class Listener:
                     if not waiting:
                         del self._awaited[task_id]
 
-    def _look_and_watch(self) -> float:
-        began_s = clock.monotonic_s()
+    def _look_and_watch(self, began_s: float) -> float:
         self._look(list(self._awaited))
         self._watch(began_s)
         self._backoff.succeeded()
         if not self._awaited:
-            self._in_vain += 1
-            return IDLE_S
+            return 0.0
         assert self._doorbell is not None
         ladder = LADDER_S if self._doorbell.listening else DEAF_LADDER_S
         rest_s = ladder[min(self._in_vain, len(ladder) - 1)]
@@ -154,7 +169,7 @@ class Listener:
     def _watch(self, now_s: float) -> None:
         """Be rung for what is awaited, and for nothing else."""
         if self._store.dialect == "sqlite":
-            return
+            return  # every commit is heard
         stale = [task_id for task_id in self._watched if task_id not in self._awaited]
         self._store.results.unwatch(self._name, stale)
         for task_id in stale:
@@ -206,6 +221,12 @@ def of(store: Store) -> Listener:
         if listener is None:
             listener = _listeners[store] = Listener(store)
         return listener
+
+
+def dismiss(store: Store) -> None:
+    """Let the listener of a database that is not used any more go. Safe in a finalizer."""
+    if (listener := _listeners.get(store)) is not None:
+        listener.dismiss()
 
 
 def _start_anew_in_child() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atomic_celery import config, errors
+from atomic_celery.results import listener
 from atomic_celery.store import Store, StoreUrl
 from atomic_celery.transport import broker
 from atomic_celery.transport.address import url_of
@@ -47,7 +48,8 @@ class Place:
         return self.store.url.reveal() if reveal else str(self.store.url)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Let go of the database. Safe in a finalizer."""
+        listener.dismiss(self.store)
         broker.give_back(self._broker)
 
 
