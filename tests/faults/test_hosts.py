@@ -1,0 +1,148 @@
+"""What may befall a host and its database: rows of the table of faults of hosts, on real workers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from atomic_celery import status, trouble
+from atomic_celery.config import Settings
+from atomic_celery.store.store import open_store
+from tests.faults.scene import LONG, Scene, scenes
+from tests.support.postgres import PostgresServer
+from tests.worker.test_losing import gone
+
+CONNECTIONS = 5
+"""Fewer than two hosts have."""
+
+
+def test_a_second_signal_makes_the_task_ready_at_once_and_another_host_runs_it(scene: Scene) -> None:
+    """Row 1: exit 2; no lease is waited for."""
+    leaving = scene.worker("leaving", env=LONG)
+    task_id = scene.send("g")
+    child = scene.begun("g")
+    scene.successor()
+    leaving.signal(signal.SIGTERM)
+    leaving.wait_line("draining")
+    leaving.signal(signal.SIGTERM)
+    assert leaving.wait() == 2
+    scene.begun("g", fence=2)
+    assert gone(child)
+    [view] = scene.store.reads.messages()
+    assert (view.fence, view.crashes) == (2, 0)
+    scene.open("g")
+    scene.ends_well()
+    [first, _] = scene.witness.of(task_id, "let go")
+    assert first.at_ms < first.lease_until_ms
+    assert scene.fleet.ledger.rows() == ["g 2"]
+
+
+def test_a_database_away_for_less_than_a_lease_costs_no_task_and_for_more_has_it_run_again(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Row 4: two hosts whose leases differ, and one outage."""
+    for scene in scenes(own_postgres.create_database(), tmp_path):
+        impatient = scene.worker("impatient")
+        scene.send("short")
+        child = scene.begun("short")
+        patient = scene.worker("patient", env=LONG)
+        scene.send("long")
+        spared = scene.begun("long")
+        own_postgres.kill()
+        scene.wait_until(lambda: gone(child), "the child with the short lease ends")
+        own_postgres.start()
+        for worker in (impatient, patient):
+            worker.wait_line("degraded", failures=1, retry_in_ms=1000)
+            worker.wait_line("recovered")
+        scene.begun("short", fence=2)
+        assert not gone(spared)
+        for name in ("short", "long"):
+            scene.open(name)
+        scene.ends_well()
+        assert sorted(scene.fleet.ledger.rows()) == ["long 1", "short 2"]
+
+
+@contextmanager
+def no_commit(server: PostgresServer) -> Iterator[None]:
+    """Let every commit of *server* wait for a standby that does not exist; reads go on."""
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+    yield
+    server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    server.execute("SELECT pg_reload_conf()")
+
+
+def test_a_database_whose_commits_hang_costs_no_task(fragile_scene: Scene, own_postgres: PostgresServer) -> None:
+    """Row 5: what a host committed without hearing of it is neither lost nor done twice."""
+    scene = fragile_scene
+    worker = scene.worker("w", slots=2)
+    scene.send("g")
+    child = scene.begun("g")
+    with no_commit(own_postgres):
+        scene.wait_until(lambda: gone(child), "the child ends at its fence")
+        worker.wait_line("degraded")
+    worker.wait_line("recovered")
+    scene.begun("g", fence=2)
+    scene.send("h")
+    for name in ("g", "h"):
+        scene.open(name)
+    scene.ends_well()
+
+
+@pytest.mark.parametrize(
+    ("hurt", "limit_s"), [("hangs", trouble.READ_LIMIT_S), ("does not commit", trouble.WRITE_LIMIT_S)]
+)
+def test_status_never_waits_longer_than_it_says(own_postgres: PostgresServer, hurt: str, limit_s: float) -> None:
+    """Row 5: 5 s for a database that accepts and does not answer, 2 s for one that reads and does not commit."""
+    store = open_store(f"atomic+{own_postgres.create_database()}", Settings())
+    store.schema.migrate()
+    began_s = time.monotonic()
+    if hurt == "hangs":
+        own_postgres.kill(signal.SIGSTOP)
+        with pytest.raises(trouble.StoreTrouble, match="shared store degraded"):
+            status.read(store)
+        own_postgres.kill(signal.SIGCONT)
+    else:
+        with no_commit(own_postgres), pytest.raises(trouble.StoreTrouble, match="did not commit"):
+            trouble.probe_write(store)
+    assert limit_s <= time.monotonic() - began_s <= limit_s + 1
+    store.close()
+
+
+@pytest.fixture
+def guests_url(own_postgres: PostgresServer) -> Iterator[str]:
+    """A database as an ordinary user reaches it, who may have `CONNECTIONS` at a time."""
+    owner = urlsplit(own_postgres.create_database())
+    own_postgres.execute("CREATE ROLE guest LOGIN PASSWORD 'guest' IN ROLE postgres")
+    yield owner._replace(netloc=f"guest:guest@{owner.hostname}:{owner.port}").geturl()
+
+
+def test_hosts_that_find_no_connection_free_are_degraded_and_do_not_crash(
+    own_postgres: PostgresServer, guests_url: str, tmp_path: Path
+) -> None:
+    """Row 16: the server says 53300, too many connections."""
+    owners_url = own_postgres.url(urlsplit(guests_url).path[1:])
+    for scene in scenes(owners_url, tmp_path, broker=guests_url):
+        hosts = [scene.worker(name) for name in ("a", "b", "c")]
+        for name in ("g", "h", "i"):
+            scene.send(name)
+        for name in ("g", "h", "i"):
+            scene.begun(name)
+        own_postgres.execute(f"ALTER ROLE guest CONNECTION LIMIT {CONNECTIONS}")
+        own_postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guest'")
+        scene.wait_until(lambda: any(host.events("degraded") for host in hosts), "a host finds no connection free")
+        said = [line["error"] for host in hosts for line in host.events("degraded")]
+        own_postgres.execute("ALTER ROLE guest CONNECTION LIMIT -1")
+        for host in hosts:
+            if host.events("degraded"):
+                host.wait_line("recovered")
+        for name in ("g", "h", "i"):
+            scene.open(name)
+        scene.ends_well()
+        assert any("too many connections" in error for error in said)
