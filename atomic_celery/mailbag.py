@@ -7,10 +7,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from atomic_celery import clock
 from atomic_celery.store import NewMessage, Store, guests
 
 A_STATEMENT = 1000
 """How many messages one statement stores."""
+
+SLOW_S = 0.5
+"""A message that took so long to come is stored at once: whoever makes them this slowly wants them run meanwhile."""
 
 _current: ContextVar[Mailbag | None] = ContextVar("atomic_mailbag", default=None)
 
@@ -19,7 +23,7 @@ class Mailbag:
     """What waits to be stored, database by database, in the order of its arrival.
 
     Args:
-        brims_at: Store what has come together as soon as it is so many; None: only when asked to.
+        brims_at: Store what has come together as soon as it is so many, or comes slowly; None: only when asked to.
         scope: What tells the application's transactions and savepoints apart.
     """
 
@@ -31,6 +35,7 @@ class Mailbag:
         self.closed = False
         """Whether it takes nothing more."""
         self._lock = threading.RLock()
+        self._ready_at_s = clock.monotonic_s()
 
     def add(self, store: Store, new: Sequence[NewMessage]) -> bool:
         """Take messages; False: not these.
@@ -43,8 +48,10 @@ class Mailbag:
                 return False
             waiting = self._waiting.setdefault(store, [])
             waiting.extend(new)
-            if self._brims_at is not None and len(waiting) >= self._brims_at:
+            slow = clock.monotonic_s() - self._ready_at_s >= SLOW_S
+            if self._brims_at is not None and (slow or len(waiting) >= self._brims_at):
                 self.empty()
+            self._ready_at_s = clock.monotonic_s()
         return True
 
     def empty(self) -> None:

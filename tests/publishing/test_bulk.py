@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,15 @@ from celery import Celery, chord, group
 from kombu.exceptions import OperationalError
 
 import atomic_celery
-from atomic_celery import errors
+from atomic_celery import errors, mailbag
 from atomic_celery.store.messages import Messages
 from tests.publishing.conftest import Office
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pause of a busy machine decide a test."""
+    monkeypatch.setattr(mailbag, "SLOW_S", math.inf)
 
 
 @pytest.fixture
@@ -129,6 +136,23 @@ def test_a_group_is_one_statement(office: Office, statements: list[int]) -> None
     assert statements == [1000, 200]
     assert office.task_ids() == [child.id for child in result.children]
     assert {message["headers"]["group"] for message in office.stored()} == {result.id}
+
+
+def test_the_parts_of_a_group_that_come_slowly_are_sent_as_they_come(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbag, "SLOW_S", 0.0)
+    stored = []
+
+    def parts() -> Iterator[Any]:
+        for number in range(5):
+            stored.append(len(office.task_ids()))
+            yield office.task("add").s(number)
+
+    group(parts()).apply_async()
+
+    assert stored[-1] > 0
+    assert len(office.task_ids()) == 5
 
 
 def test_a_chord_s_header_is_one_statement(office: Office, statements: list[int]) -> None:
