@@ -6,6 +6,7 @@ has no word for: *released* (back to the others, unharmed), *lost* (no longer ou
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NO_END = (Reject, SystemExit, KeyboardInterrupt, MemoryError)
+_NO_END = (Reject, SystemExit, KeyboardInterrupt)
 _Wrapped: Any = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]  # unknown to its stub
 
 Phase = Literal["waiting", "with the pool", "running"]
@@ -178,6 +179,7 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle it as Celery does, but for a child that died: then it runs again, up to a limit."""
+        exc_info = _of_the_task(exc_info)
         if self.host.shutdown.aborting or self._ended_lost():
             return
         if self.stopping and self.held is not None:
@@ -343,6 +345,20 @@ class HeldRequest(Request):  # type: ignore[misc]
 def _error_of(exc_info: ExceptionInfo) -> Any:
     error: Any = exc_info.exception
     return error.exc if isinstance(error, _Wrapped) else error
+
+
+class OutOfMemoryError(Exception):
+    """A task's `MemoryError`. Celery takes one of that type for the worker's own, and would end the worker over it."""
+
+
+def _of_the_task(exc_info: ExceptionInfo) -> ExceptionInfo:
+    """Return *exc_info* with a `MemoryError` in it called the task's."""
+    error = _error_of(exc_info)
+    if not isinstance(error, MemoryError):
+        return exc_info
+    tasks_own = copy.copy(exc_info)
+    tasks_own.exception = OutOfMemoryError(repr(error))
+    return tasks_own
 
 
 def request_class(base: Any, host: Host) -> type[HeldRequest]:

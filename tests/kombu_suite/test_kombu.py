@@ -1,6 +1,6 @@
 """Every functional test that kombu has for its transports, on each database.
 
-    ATOMIC_KOMBU_CHECKOUT=/path/to/kombu pytest tests/kombu_suite -m external
+ATOMIC_KOMBU_CHECKOUT=/path/to/kombu pytest tests/kombu_suite -m external
 """
 
 from __future__ import annotations

@@ -94,6 +94,14 @@ def test_a_task_that_says_reject_on_worker_lost_false_fails_as_celery_documents(
     fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
 
 
+def test_a_task_out_of_memory_fails_and_its_worker_goes_on(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    fleet.worker().start()
+    with pytest.raises(MemoryError, match="too much"):
+        fleet.send("run_out_of_memory").get(timeout=60)
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+
+
 def test_what_a_killed_host_held_runs_elsewhere_once_its_lease_is_over(fleet: Fleet) -> None:
     first = fleet.worker("first").start()
     fleet.send("gate", "g", str(fleet.directory))
