@@ -205,7 +205,7 @@ class Claimer:
             return rest_s
         try:
             # A network that swallows everything would hold this thread for ever: no driver gives up by itself.
-            with self._store.deadline(self._settings.statement_timeout_s):
+            with self._store.deadline(self._settings.statement_timeout_s + self.endings.patience_s):
                 wait_s = self.turn()
         except errors.StoreError as error:
             return self._failed(error)

@@ -20,6 +20,8 @@ Outcome = Literal["complete", "release", "crash", "delay"]
 LONG_AGO = Moment(float("-inf"), float("-inf"))
 MOST_AT_ONCE = 1000
 MOST_BYTES_AT_ONCE = 16 * 1024 * 1024
+BYTES_A_SECOND = 2 * 1024 * 1024
+"""What even a slow database stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ class Endings:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def patience_s(self) -> float:
+        """How much longer than others what waits may take to be settled, because it is large."""
+        with self._lock:
+            return sum(ending.weight for ending in self._waiting[: self._fitting()]) / BYTES_A_SECOND
 
     def add(self, ending: Ending) -> None:
         """Let *ending* be settled soon. Safe from any thread."""

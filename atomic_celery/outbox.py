@@ -28,10 +28,11 @@ class Outbox:
     Args:
         journal: The tables in which its claim is; what is meant for others cannot go along.
         closing: Whether the task's body is over: all that is published from then on goes along.
+        takes_all: Whether nothing is left to a transaction of the application's.
     """
 
-    def __init__(self, journal: str, *, closing: bool = False) -> None:
-        self.journal, self.closing = journal, closing
+    def __init__(self, journal: str, *, closing: bool = False, takes_all: bool = False) -> None:
+        self.journal, self.closing, self.takes_all = journal, closing, takes_all
         self.entries: list[Entry] = []
         self.own_ids: set[str] = set()
         """Tasks that go along whenever they are published: the one that runs, and parts it adds to its chord."""
@@ -49,7 +50,7 @@ class Outbox:
         own = [message for message in new if message.task_id in self.own_ids]
         others = [message for message in new if message.task_id not in self.own_ids]
         self.entries += own
-        if joining or not (self.closing or self.keeps_back):
+        if (joining and not self.takes_all) or not (self.closing or self.keeps_back):
             return others
         (self.entries if self.closing else self._kept_back).extend(others)
         return []
@@ -118,7 +119,7 @@ def of_here(journal: str) -> Outbox | None:
 @contextmanager
 def collecting(journal: str) -> Iterator[list[Entry]]:
     """Collect what is published inside instead of publishing it."""
-    outbox = Outbox(journal, closing=True)
+    outbox = Outbox(journal, closing=True, takes_all=True)
     with current.holding(current.Running(0, 0, outbox=outbox)):
         yield outbox.entries
 

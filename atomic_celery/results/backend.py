@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +258,8 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
         if box is not None and box.closing:
             box.entries.append(entry)
             return
-        with self.store.transaction("chord"):
+        joins = isinstance(entry, ChordTerms) and self.store.joining()
+        with nullcontext() if joins else self.store.transaction("chord"):
             full = outbox.deliver(self.store, [entry])
         for chord in full:
             chords.finish_by_hand(self, chord.group_id, request)

@@ -31,9 +31,9 @@ class Place:
                 'result_backend = "atomic" is the database of the broker, but broker_url is none of ours; '
                 'say which one: "atomic+postgresql://…"'
             )
-        said = app.conf.get("broker_transport_options" if url is None else "result_backend_transport_options") or {}
-        settings = config.from_sources(config.celery_keys(said), config.celery_keys(app.conf))
-        self._broker = broker.borrow_url(url or home or "", settings)
+        settings = _settings(app, "broker_transport_options")
+        mine = settings if url is None else _settings(app, "result_backend_transport_options")
+        self._broker = broker.borrow_url(url or home or "", mine)
         self.is_home = url is None or (home is not None and _journal(home, settings) == self.store.journal)
 
     @property
@@ -51,6 +51,10 @@ class Place:
         """Let go of the database. Safe in a finalizer."""
         listener.dismiss(self.store)
         broker.give_back(self._broker)
+
+
+def _settings(app: Any, options: str) -> config.Settings:
+    return config.from_sources(config.celery_keys(app.conf.get(options) or {}), config.celery_keys(app.conf))
 
 
 def _url_of_broker(app: Any) -> str | None:

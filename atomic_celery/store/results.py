@@ -15,6 +15,8 @@ from atomic_celery.store.database import Noun
 from atomic_celery.store.records import Held, NewMessage
 
 SUCCESS = "SUCCESS"
+LARGE = 256 * 1024
+"""From how many characters on an outcome is recorded by itself: JSON within JSON is slow."""
 LAST_PLACE = float(2**53)
 """Where a chord's part stands that does not know its place."""
 
@@ -92,14 +94,18 @@ class Results(Noun):
     def record(self, outcomes: Iterable[Outcome]) -> None:
         """Record what tasks came to and wake who waits for it; one that succeeded stays as it is.
 
-        Atomicity: one statement; joins the caller's transaction, and wakes when that is committed.
+        Atomicity: one statement, and one more for each that is large; joins the caller's transaction, and wakes when
+            that is committed.
         """
         latest: dict[str, Outcome] = {}
         for outcome in outcomes:
             if (before := latest.get(outcome.task_id)) is None or before.status != SUCCESS:
                 latest[outcome.task_id] = outcome
-        if latest:
-            self._exec("record", outcomes=[asdict(outcome) for outcome in latest.values()])
+        if small := [asdict(outcome) for outcome in latest.values() if len(outcome.meta) < LARGE]:
+            self._exec("record", outcomes=small)
+        for outcome in latest.values():
+            if len(outcome.meta) >= LARGE:
+                self._exec("record_large", **asdict(outcome))
 
     def record_held(self, outcome: Outcome, held: Held) -> bool:
         """Record how far a task has come, as the holder of its message; False: it is not ours, nothing was recorded.

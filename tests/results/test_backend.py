@@ -114,9 +114,7 @@ def test_a_task_of_which_nothing_is_known_is_pending(app: Celery) -> None:
     assert (result.state, result.result, result.ready()) == (states.PENDING, None, False)
 
 
-@pytest.mark.parametrize(
-    "value", [None, 0, "", "ü\x00\ud83d\ude00", [1, {"a": None}], {"k": [1.5, True]}, "x" * 100_000]
-)
+@pytest.mark.parametrize("value", [None, 0, "", "ü\x00\U0001f600", [1, {"a": None}], {"k": [1.5, True]}, "x" * 100_000])
 def test_a_value_comes_back(app: Celery, value: Any) -> None:
     _backend(app).mark_as_done("t", value)
     result: AsyncResult[Any] = AsyncResult("t", app=app)
@@ -127,6 +125,8 @@ def test_a_value_comes_back(app: Celery, value: Any) -> None:
 @pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_every_serializer_works(new_app: NewApp, serializer: str, compression: str | None) -> None:
+    if serializer == "yaml":
+        pytest.importorskip("yaml")
     app = new_app(result_serializer=serializer, result_accept_content=[serializer], result_compression=compression)
     value = {"a": [1, 2, "ü"], "b": None}
     _backend(app).mark_as_done("t", value)
@@ -165,7 +165,7 @@ def test_a_result_that_is_too_large_is_refused(app: Celery, monkeypatch: pytest.
     assert AsyncResult("t", app=app).state == states.PENDING
 
 
-@pytest.mark.parametrize("state", [states.STARTED, states.RETRY, "PROGRESS"])
+@pytest.mark.parametrize("state", [states.STARTED, "PROGRESS"])
 def test_a_task_tells_how_far_it_is(app: Celery, state: str) -> None:
     _backend(app).store_result("t", {"step": 1}, state)
     result: AsyncResult[Any] = AsyncResult("t", app=app)

@@ -30,6 +30,26 @@ WITH new AS MATERIALIZED (
 )
 SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(listener, 'UTF8')), 'hex'), 32), '')) FROM woken;
 
+-- name: record_large :one
+-- The same for one outcome that is too large to be taken out of a list.
+WITH recorded AS (
+    INSERT INTO atomic_result (task_id, status, meta, stored_ms, expires_ms)
+    VALUES (:task_id::text, :status::text, :meta::text, {now_ms}, {now_ms} + :keep_ms::bigint)
+    ON CONFLICT (task_id) DO UPDATE
+       SET status = excluded.status, meta = excluded.meta,
+           stored_ms = excluded.stored_ms, expires_ms = excluded.expires_ms
+     WHERE atomic_result.status <> 'SUCCESS'
+), served AS (
+    DELETE FROM atomic_watcher
+     WHERE ctid = ANY (ARRAY(
+               SELECT ctid FROM atomic_watcher
+                WHERE task_id = :task_id::text AND :status::text IN ('SUCCESS', 'FAILURE', 'REVOKED')
+                  FOR UPDATE SKIP LOCKED))
+), woken AS (
+    SELECT DISTINCT listener FROM atomic_watcher WHERE task_id = :task_id::text
+)
+SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(listener, 'UTF8')), 'hex'), 32), '')) FROM woken;
+
 -- name: record_held :one
 -- Record how far a task has come, while its claim still holds; no row: it does not, and nothing was recorded.
 WITH held AS MATERIALIZED (

@@ -15,6 +15,15 @@ ON CONFLICT (task_id) DO UPDATE
        stored_ms = excluded.stored_ms, expires_ms = excluded.expires_ms
  WHERE atomic_result.status <> 'SUCCESS';
 
+-- name: record_large :exec
+-- The same for one outcome that is too large to be taken out of a list.
+INSERT INTO atomic_result (task_id, status, meta, stored_ms, expires_ms)
+VALUES (:task_id, :status, :meta, {now_ms}, {now_ms} + :keep_ms)
+ON CONFLICT (task_id) DO UPDATE
+   SET status = excluded.status, meta = excluded.meta,
+       stored_ms = excluded.stored_ms, expires_ms = excluded.expires_ms
+ WHERE atomic_result.status <> 'SUCCESS';
+
 -- name: record_held :one
 -- Record how far a task has come, while its claim still holds; no row: it does not, and nothing was recorded.
 INSERT INTO atomic_result (task_id, status, meta, stored_ms, expires_ms)
