@@ -150,3 +150,21 @@ def gated_state(self: Any, name: str, directory: str) -> str:
     self.update_state(state="PROGRESS", meta={"fence": fence})
     _note(f"{name} {fence}")
     return str(fence)
+
+
+def _publish_and_wait(name: str, directory: str) -> None:
+    note.delay(f"by {name}")
+    Path(directory, f"{name}.begun").touch()
+    _wait_for(os.path.join(directory, name))
+
+
+@app.task
+def publishing_gate(name: str, directory: str) -> None:
+    """Publish, and wait for a file."""
+    _publish_and_wait(name, directory)
+
+
+@app.task(atomic_publish="on_success")
+def publishing_gate_on_success(name: str, directory: str) -> None:
+    """The same, but what it publishes waits for its success."""
+    _publish_and_wait(name, directory)
