@@ -70,7 +70,12 @@ class Scene:
         """Wait until an attempt has begun; return its process id."""
         begun = self.directory / f"{name}.begun.{fence}"
         self.wait_until(begun.exists, f"attempt {fence} of {name} has begun")
-        return int(begun.read_text())
+        return int(begun.read_text().split()[0])
+
+    def clock_error_s(self, name: str, fence: int = 1) -> float:
+        """Return by how much the wall clock was wrong where an attempt began, as far as the file system can tell."""
+        begun = self.directory / f"{name}.begun.{fence}"
+        return float(begun.read_text().split()[1]) - begun.stat().st_mtime
 
     def has_begun(self, name: str, fence: int) -> bool:
         """Whether an attempt has begun."""
