@@ -6,25 +6,24 @@ has no word for: *released* (back to the others, unharmed), *lost* (no longer ou
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from weakref import ref
 
-from billiard import einfo
 from billiard.einfo import ExceptionInfo
 from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.worker import request as celerys
 from celery.worker import state
 
 from atomic_celery import current
 from atomic_celery.outbox import Entry, Outbox
 from atomic_celery.worker import manners
+from atomic_celery.worker.failures import error_of, of_the_task
 
 if TYPE_CHECKING:
     from atomic_celery.store.records import Held
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TIMEOUT_TELLS_ALL = "task_failure" in celerys.Request.on_timeout.__code__.co_names  # newer Celery
 _NO_END = (Reject, SystemExit, KeyboardInterrupt)
-_Wrapped: Any = einfo.ExceptionWithTraceback  # type: ignore[attr-defined]  # unknown to its stub
 
 Phase = Literal["waiting", "with the pool", "running"]
 
@@ -142,7 +141,7 @@ class HeldRequest(Request):  # type: ignore[misc]
             with self._concluding():
                 super().on_success(failed__retval__runtime, **options)
             return
-        self.outcome = "succeeded" if not failed else "retried" if isinstance(_error_of(value), Retry) else "failed"
+        self.outcome = "succeeded" if not failed else "retried" if isinstance(error_of(value), Retry) else "failed"
         self.acknowledged = self.is_settling = True
         self.host.roll.leave(self)
         self.host.settling.complete(self, entries, then=lambda ours: self._completed(ours, failed__retval__runtime))
@@ -151,7 +150,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         """Whether the end that its child reports is the end of its message."""
         if not failed:
             return True
-        error = _error_of(value)
+        error = error_of(value)
         if isinstance(error, Retry | Ignore):
             return True
         settled_by_failure = getattr(self.task, "acks_on_failure", self.task.acks_on_failure_or_timeout)
@@ -173,13 +172,17 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Fail it at the hard limit, unless it is no longer ours to fail."""
-        if soft or not self._ended_lost():
+        if not soft and not _TIMEOUT_TELLS_ALL:
+            logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        elif soft or not self._ended_lost():
             with self._concluding():
                 super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle it as Celery does, but for a child that died: then it runs again, up to a limit."""
-        exc_info = _of_the_task(exc_info)
+        exc_info = of_the_task(exc_info)
+        if _TIMEOUT_TELLS_ALL and not return_ok and isinstance(error_of(exc_info), TimeLimitExceeded):
+            return  # `on_timeout` comes next, and calls its error callbacks, too
         if self.host.shutdown.aborting or self._ended_lost():
             return
         if self.stopping and self.held is not None:
@@ -234,7 +237,7 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def _mark_as_failed(self, exc_info: ExceptionInfo) -> None:
         self.task.backend.mark_as_failure(
-            self.id, _error_of(exc_info), request=self._context, store_result=self.store_errors
+            self.id, error_of(exc_info), request=self._context, store_result=self.store_errors
         )
 
     def acknowledge(self) -> None:
@@ -298,7 +301,7 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def bury(self, exc_info: ExceptionInfo) -> None:
         """Fail it for good: it has crashed too often, and nobody shall wait for it for ever."""
-        exc, context = _error_of(exc_info), self._context
+        exc, context = error_of(exc_info), self._context
         if not self._goes_along():
             self._mark_as_failed(exc_info)
         self.task.request_stack.push(context)
@@ -323,7 +326,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         return self.lost
 
     def _child_died(self, exc_info: ExceptionInfo) -> bool:
-        died = isinstance(_error_of(exc_info), WorkerLostError | SystemExit | KeyboardInterrupt)
+        died = isinstance(error_of(exc_info), WorkerLostError | SystemExit | KeyboardInterrupt)
         return died and not self._already_cancelled and not self._already_revoked
 
     def _runs_again(self) -> bool:
@@ -340,25 +343,6 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.held is not None:
             self.host.roll.leave(self)
             self.host.chronicle.released(self, outcome)
-
-
-def _error_of(exc_info: ExceptionInfo) -> Any:
-    error: Any = exc_info.exception
-    return error.exc if isinstance(error, _Wrapped) else error
-
-
-class OutOfMemoryError(Exception):
-    """A task's `MemoryError`. Celery takes one of that type for the worker's own, and would end the worker over it."""
-
-
-def _of_the_task(exc_info: ExceptionInfo) -> ExceptionInfo:
-    """Return *exc_info* with a `MemoryError` in it called the task's."""
-    error = _error_of(exc_info)
-    if not isinstance(error, MemoryError):
-        return exc_info
-    tasks_own = copy.copy(exc_info)
-    tasks_own.exception = OutOfMemoryError(repr(error))
-    return tasks_own
 
 
 def request_class(base: Any, host: Host) -> type[HeldRequest]:

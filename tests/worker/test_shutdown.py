@@ -88,9 +88,8 @@ def test_after_atomic_shutdown_timeout_what_runs_is_stopped_and_released(databas
 
 
 def test_idle_exit_drains_once_no_task_has_run_for_so_long(fleet: Fleet) -> None:
-    worker = fleet.worker(options=("--idle-exit", "500")).start()
-    worker.wait_line("ready")
     fleet.send("note", "n")
+    worker = fleet.worker(options=("--idle-exit", "3000")).start()
     worker.wait_line("draining", reason="idle")
     assert worker.wait() == 0
     assert fleet.ledger.rows() == ["n"]

@@ -27,9 +27,10 @@ def test_a_hard_time_limit_fails_the_task_and_tells_its_error_callback(fleet_wit
     errback = fleet.app.signature(f"{APPLICATION}.note_failure", args=())
     gate = fleet.app.signature(f"{APPLICATION}.gate", args=("g", str(fleet.directory)))
     result = gate.apply_async(time_limit=0.5, link_error=errback)
-    assert fleet.wait_done(1) == [f"failed {result.id} TimeLimitExceeded"]
     fleet.wait_until(lambda: result.state == "FAILURE", what="the result says so")
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3, "the child is replaced: all that its end brings about is over"
+    assert fleet.ledger.rows() == [f"failed {result.id} TimeLimitExceeded"], "called once"
 
 
 def test_a_soft_time_limit_is_an_exception_in_the_task(fleet_with_results: Fleet) -> None:
