@@ -70,10 +70,7 @@ class Settings:
 
 def _problems(settings: Settings) -> Iterable[str]:
     if not _PREFIX.match(settings.prefix):
-        yield (
-            "prefix must be 1 to 24 characters of a-z, 0-9 and _, starting with a letter, "
-            f"got {settings.prefix!r}"
-        )
+        yield (f"prefix must be 1 to 24 characters of a-z, 0-9 and _, starting with a letter, got {settings.prefix!r}")
     if settings.lease_margin_s <= 0 or settings.lease_s <= settings.lease_margin_s:
         yield f"lease must be longer than its margin of {settings.lease_margin_s:g} s, got {settings.lease_s:g}"
     if not 0 < settings.renew_every_s <= settings.lease_s / 3:

@@ -1,6 +1,6 @@
 """Count a directory of Python files on two workers, kill one half-way, and check that nothing is lost or doubled.
 
-    python examples/quickstart [DIRECTORY] [--db URL]
+python examples/quickstart [DIRECTORY] [--db URL]
 """
 
 from __future__ import annotations

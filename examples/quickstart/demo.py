@@ -37,7 +37,9 @@ def run(directory: Path, scratch: Path) -> int:
 
 def _count(paths: list[str], workers: list[Worker]) -> list[survey.Facts]:
     result: AsyncResult = chord((tasks.examine.s(path) for path in paths), tasks.add_up.s()).delay()
-    print(f"{len(paths)} files, one message each. Two workers; lease {LEASE_S:g} s (a fleet would keep the default 30 s).")
+    print(
+        f"{len(paths)} files, one message each. Two workers; lease {LEASE_S:g} s (a fleet would keep the default 30 s)."
+    )
     store = open_store(tasks.app.conf.broker_url, Settings())
     progress = Progress(store, total=len(paths))
     progress.until(lambda seen: seen.done >= len(paths) // 2)

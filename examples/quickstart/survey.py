@@ -36,9 +36,7 @@ def sources(directory: Path) -> list[Path]:
 def examine(path: str) -> Facts:
     """Count lines and tokens of one file; a file ``tokenize`` refuses counts with the tokens before the fault."""
     data = Path(path).read_bytes()
-    return Facts(
-        path=path, digest=hashlib.sha256(data).hexdigest(), lines=data.count(b"\n"), tokens=_token_count(data)
-    )
+    return Facts(path=path, digest=hashlib.sha256(data).hexdigest(), lines=data.count(b"\n"), tokens=_token_count(data))
 
 
 def add_up(facts: list[Facts]) -> Totals:
