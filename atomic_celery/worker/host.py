@@ -38,6 +38,7 @@ class Host:
         self.store = broker.store
         self.holder = Holder(identity.id, identity.boot, is_host=True)
         self.load = Load(slots=worker.concurrency)
+        self._has_said_ready = False
         self.chronicle = Chronicle(lines, self.load)
         self.roll = Roll()
         self.keeping = Keeping(self)
@@ -89,7 +90,10 @@ class Host:
         self.keeping.keeper.start()
 
     def say_ready(self) -> None:
-        """Say that messages are claimed from now on."""
+        """Say that messages are claimed from now on, the first time that a connection lasts until then."""
+        if self._has_said_ready:
+            return
+        self._has_said_ready = True
         instance = self.presence.provider_id
         self.chronicle.say(
             "ready", host=self.holder.id, slots=self.load.slots, journal=str(self.store.url), instance=instance
@@ -160,8 +164,7 @@ class LeaveStep(StartStopStep):  # type: ignore[misc]
         if host.is_contained:
             host.hoarding.watch(hub)
         host.shutdown.watch(hub)
-        if not consumer.restart_count:
-            hub.call_soon(host.say_ready)
+        hub.call_soon(host.say_ready)
 
     def shutdown(self, consumer: Any) -> None:
         """Leave the fleet."""

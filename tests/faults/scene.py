@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import psutil
 from celery import Celery
 from celery.result import AsyncResult
 
+from atomic_celery.publishing import publish_many
 from tests.faults.witness import Witness
 from tests.support.workers import Fleet, WorkerProcess
 
@@ -37,16 +38,24 @@ class Scene:
         url: An empty database, as SQLAlchemy names it.
         settings: Over those of `SHORT`.
         broker: How the workers reach the database, when that is not *url*.
+        tasks: The module of the tasks.
     """
 
     def __init__(
-        self, url: str, directory: Path, *, settings: dict[str, str] | None = None, broker: str | None = None
+        self,
+        url: str,
+        directory: Path,
+        *,
+        settings: dict[str, str] | None = None,
+        broker: str | None = None,
+        tasks: str = TASKS,
     ) -> None:
+        self.url, self._tasks = url, tasks
         self.fleet = Fleet(
-            url, directory, conf={"imports": [TASKS]}, broker=broker, settings={**SHORT, **(settings or {})}
+            url, directory, conf={"imports": [tasks]}, broker=broker, settings={**SHORT, **(settings or {})}
         )
         self.fleet.env["TEST_RESULTS"] = "atomic"
-        self._app = Celery("application", broker=self.fleet.url, backend="atomic", set_as_current=False)
+        self.app = Celery("application", broker=self.fleet.url, backend="atomic", set_as_current=False)
         self.store, self.directory = self.fleet.store, directory
         self.witness = Witness(url)
         self.sent: dict[str, AsyncResult[int]] = {}
@@ -63,8 +72,14 @@ class Scene:
 
     def send(self, name: str) -> str:
         """Publish the gate task *name*; return its task id."""
-        self.sent[name] = self._app.send_task(f"{TASKS}.gate", args=[name, str(self.directory)])
+        self.sent[name] = self.app.send_task(f"{self._tasks}.gate", args=[name, str(self.directory)])
         return str(self.sent[name].id)
+
+    def send_many(self, task: str, arguments: Iterable[tuple[Any, ...]]) -> list[str]:
+        """Publish a task again and again; return the task ids."""
+        task = f"{self._tasks}.{task}"
+        signatures = (self.app.signature(task, args=each) for each in arguments)
+        return [str(result.id) for result in publish_many(signatures, app=self.app)]
 
     def begun(self, name: str, fence: int = 1) -> int:
         """Wait until an attempt has begun; return its process id."""
@@ -111,7 +126,7 @@ class Scene:
         assert self.witness.problems() == []
         assert self.store.reads.misplaced() == []
         rows, completed = self.fleet.ledger.counts(), self.witness.completed_under()
-        assert max(rows.values()) == 1, f"an attempt ran twice: {rows}"
+        assert max(rows.values(), default=1) == 1, f"an attempt ran twice: {rows}"
         for name, result in self.sent.items():
             fence = completed[str(result.id)]
             assert rows[f"{name} {fence}"] == 1, f"{name} was completed under fence {fence} without being run: {rows}"
@@ -130,7 +145,7 @@ class Scene:
 
     def close(self) -> None:
         """Kill what still runs."""
-        self._app.close()
+        self.app.close()
         self.fleet.close()
 
 

@@ -18,6 +18,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store.store import open_store
 from tests.faults.scene import LONG, Scene
 from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tests.support.workers import WorkerProcess
 from tests.worker.test_losing import gone
@@ -157,3 +158,19 @@ def test_hosts_that_find_no_connection_free_are_degraded_and_do_not_crash(
 def refused(hosts: list[WorkerProcess]) -> bool:
     """Whether a host has said that it found no connection free."""
     return any("too many connections" in line["error"] for host in hosts for line in host.events("degraded"))
+
+
+def test_a_host_whose_first_connection_is_lost_at_once_says_that_it_is_ready_when_it_is(
+    distant_scene: Scene, proxy: Proxy
+) -> None:
+    """Row 4: the database goes away while a host starts."""
+    scene = distant_scene
+    host = scene.fleet.worker("w")
+    lost = proxy.drop_next_response(b"INSERT INTO atomic_binding")
+    host.start()
+    scene.wait_until(lost.is_set, "it has lost its connection")
+    host.wait_line("ready")
+    assert "was lost and is made again" in host.log
+    scene.send("g")
+    scene.open("g")
+    scene.ends_well()
