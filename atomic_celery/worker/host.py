@@ -102,6 +102,7 @@ class Host:
     def close(self) -> None:
         """Settle what waits, give back the rest and leave the list, if the database can be reached."""
         self.shutdown.settle_and_leave()
+        self.shutdown.forget()
         if self.tenure.claimer is not None:
             self.tenure.claimer.stop(timeout_s=1.0)
         self.keeping.keeper.stop(timeout_s=1.0)
@@ -136,7 +137,7 @@ class HostStep(StartStopStep):  # type: ignore[misc]
 
     def close(self, worker: Any) -> None:
         """Claim no more, whatever the reason for the shutdown is."""
-        worker.atomic.shutdown.begin("stopping")
+        worker.atomic.shutdown.follow()
 
     def stop(self, worker: Any) -> None:
         """Do nothing: leases are renewed until the last task has ended, see `LeaveStep`."""

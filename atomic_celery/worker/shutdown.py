@@ -55,13 +55,15 @@ class Shutdown:
         self._cut_off_at_s = float("inf")
         self._idle_since_s = clock.monotonic_s()
         self._signals_fd = -1
+        self._asked_celery = self._celery_stops = False
 
     def appetite(self) -> int:
         """Return how many more messages the pool could use. From any thread."""
         return 0 if self.draining else int(self._host.pool.appetite())
 
     def watch(self, hub: Any) -> None:
-        """Take part in a loop that begins."""
+        """Take part in a loop that begins; only from here on a host that runs nothing is idle."""
+        self._idle_since_s = clock.monotonic_s()
         hub.call_repeatedly(LOOK_EVERY_S, self._look)
 
     # Draining
@@ -70,6 +72,11 @@ class Shutdown:
         """Let what runs finish, and then end the worker."""
         self.begin(reason)
         self._look()
+
+    def follow(self) -> None:
+        """Claim nothing from now on: Celery stops the worker, whoever asked for it."""
+        self._celery_stops = True
+        self.begin("stopping")
 
     def begin(self, reason: str) -> None:
         """Claim nothing from now on, and give back at once what has not begun."""
@@ -98,9 +105,19 @@ class Shutdown:
             if now_s >= self._cut_off_at_s:
                 self._cut_off()
         elif self.draining:
-            state.should_stop = EX_OK
+            self._let_celery_stop()
         elif self._idles_too_long(now_s):
             self.drain("idle")
+
+    def _let_celery_stop(self) -> None:
+        if not self._celery_stops:
+            self._asked_celery = True
+            state.should_stop = EX_OK
+
+    def forget(self) -> None:
+        """Take back what Celery was asked: its flag is the process's, and would end the next worker in it, too."""
+        if self._asked_celery:
+            state.should_stop = None
 
     def _is_busy(self) -> bool:
         host = self._host
@@ -169,7 +186,7 @@ class Shutdown:
         first = os.read(read_fd, 1)[0]
         self._host.call_soon(self._drain_on_signal, signal.Signals(first).name)
         if not self._began.wait(LOOP_ANSWERS_WITHIN_S):
-            state.should_stop = EX_OK  # the loop is not running; whatever does instead looks at this
+            self._let_celery_stop()  # the loop is not running; whatever does instead looks at the flag
         os.read(read_fd, 1)
         self._stop_at_once()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from celery.worker import state
 
 from tests.support.workers import APPLICATION, ROOT, Fleet
 from tests.worker.test_losing import gone
@@ -111,4 +112,18 @@ def test_workers_embedded_in_a_test_run_one_after_the_other(fleet: Fleet, monkey
             result = embedded.delay(1)
             fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
             assert result.id
+        assert state.should_stop is None, "the next worker of this process would end at once"
     assert fleet.store.hosts.list() == []
+
+
+def test_an_embedded_worker_that_drained_does_not_end_the_next_one(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in fleet.settings.items():
+        monkeypatch.setenv(name, value)
+    fleet.app.set_current()
+    with start_worker(fleet.app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
+        host = worker.atomic
+        host.call_soon(host.shutdown.drain, "test")
+        fleet.wait_until(lambda: not fleet.store.hosts.list(), what="the worker has left")
+    assert state.should_stop is None
