@@ -143,6 +143,9 @@ class Conductor:
             line.look_ms = self._now_ms + _LOOK_AGAIN_MS
             self._source.retire(entry)
             return None
+        if self._now_ms < entry.starts_ms:
+            line.look_ms = entry.starts_ms
+            return None
         verdict = self._judge(line)
         line.look_ms = verdict.at_ms
         if verdict.do == "wait":

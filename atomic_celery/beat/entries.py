@@ -27,6 +27,8 @@ class Entry:
     """Of all that its due times depend on: another one, and it begins anew."""
     begins_ms: int
     """From when on runs are due where nothing is known of it yet."""
+    starts_ms: float = -math.inf
+    """Before this it is not run."""
     ends_ms: float = math.inf
     """From when on it is not run any more."""
     once: bool = False

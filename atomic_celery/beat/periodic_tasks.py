@@ -122,6 +122,8 @@ class PeriodicTasks:
         last_run_at = row.last_run_at  # ModelEntry makes one up
         try:
             scheduled = self._theirs.ModelEntry(row, app=self._app)
+            if not row.enabled:
+                return None  # what it could not read it has said, and disabled
             timetable = Timetable(scheduled.schedule)
             return Entry(
                 row.name,
@@ -129,6 +131,7 @@ class PeriodicTasks:
                 timetable,
                 f"{timetable.fingerprint()}{_told(row)}",
                 _begins_ms(row, last_run_at, timetable, now_ms),
+                starts_ms=-math.inf if (start_at := _start_at(row)) is None else _milliseconds(start_at),
                 ends_ms=math.inf if row.expires is None else _milliseconds(row.expires),
                 once=row.one_off,
                 runs_before=row.total_run_count,
@@ -168,11 +171,17 @@ def _row(entry: Entry) -> Any:
     return getattr(entry.scheduled, "model", None)
 
 
+def _start_at(row: Any) -> datetime | None:
+    """Return the moment before which a task is not run, if it names one."""
+    start_at: datetime | None = row.start_time or (row.clocked.clocked_time if row.clocked else None)
+    return start_at
+
+
 def _begins_ms(row: Any, last_run_at: datetime | None, timetable: Timetable, now_ms: int) -> int:
     """Say from when on the runs of a task are due that we know nothing of yet."""
     changed_ms = now_ms if row.date_changed is None else min(now_ms, _milliseconds(row.date_changed))
-    start_at = row.start_time or (row.clocked and row.clocked.clocked_time)
-    if start_at and (last_run_at is None or last_run_at < start_at):
+    start_at = _start_at(row)
+    if start_at is not None and (last_run_at is None or last_run_at < start_at):
         return timetable.owing(_milliseconds(start_at), changed_ms, now_ms)
     return changed_ms if last_run_at is None else _milliseconds(last_run_at)
 

@@ -23,8 +23,7 @@ class Project:
         self._site = directory / "site"
         self._site.mkdir()
         (self._site / "atomic_celery").symlink_to(ROOT / "atomic_celery")
-        if entry_points:
-            self._declare_entry_points()
+        self._declare_entry_points(entry_points)
         path = os.pathsep.join(map(str, (self._site, directory)))
         self.env = {**os.environ, "PYTHONPATH": path, "BROKER": url, "ATOMIC_STATE_DIR": str(directory / "state")}
 
@@ -57,11 +56,13 @@ class Project:
         """Return what the started processes said."""
         return (self.directory / "process.log").read_text()
 
-    def _declare_entry_points(self) -> None:
+    def _declare_entry_points(self, kept: bool) -> None:
+        """Be the installation that is found first, and so the only one that counts."""
         setup = configparser.ConfigParser()
         setup.read(ROOT / "setup.cfg")
         metadata = self._site / "atomic_celery-0.0.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: atomic_celery\nVersion: 0.0.0\n")
-        lines = [f"[{group}]\n{names.strip()}\n" for group, names in setup["options.entry_points"].items()]
+        declared = setup["options.entry_points"].items() if kept else ()
+        lines = [f"[{group}]\n{names.strip()}\n" for group, names in declared]
         (metadata / "entry_points.txt").write_text("\n".join(lines))
