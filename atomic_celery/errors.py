@@ -10,6 +10,8 @@ AtomicError
 │   ├── QueueNotFound
 │   ├── QueueInUse
 │   └── QueueNotEmpty
+├── ProvisionerError       transient
+├── CallGivenUp
 └── LeaseLost
     └── StaleTerm
 
@@ -18,7 +20,9 @@ Every error survives a pickle, says what, which and what to do, and is raised ``
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+ProvisionerFailure = Literal["missing-cli", "auth", "exit", "timeout", "malformed", "unavailable"]
 
 
 class AtomicError(Exception):
@@ -73,6 +77,30 @@ class QueueInUse(QueueError):
 
 class QueueNotEmpty(QueueError):
     """The queue still has messages."""
+
+
+class ProvisionerError(AtomicError):
+    """The platform that runs the fleet's instances failed, or said something that makes no sense."""
+
+    transient = True
+
+    def __init__(self, code: ProvisionerFailure, message: str) -> None:
+        super().__init__(message)
+        self.code: ProvisionerFailure = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, str(self))
+
+
+class CallGivenUp(AtomicError):
+    """The controller that made this call does not lead any more, or ends: nothing more may be done for it."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(f"the call was given up before {doing}")
+        self.doing = doing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.doing,)
 
 
 class LeaseLost(AtomicError):

@@ -13,7 +13,7 @@ CELERY_LAYER = 5
 CELERY = {"amqp", "billiard", "celery", "kombu", "vine"}
 DRIVERS = {"psycopg", "psycopg2", "sqlalchemy", "sqlite3"}
 KNOWS_DJANGO = "django_connection"
-OPEN_TO_DJANGO = {"config", "errors", "operations", "store"}
+OPEN_TO_DJANGO = {"config", "errors", "fleet", "operations", "store"}
 
 Layers = dict[str, int]
 

@@ -1,0 +1,47 @@
+"""What a provisioner says and is told."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from atomic_celery import errors
+from atomic_celery.fleet.provisioner import Instance, Permit
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "state", "said"),
+    [("", "running", "id must be"), (7, "running", "got 7"), ("vm-1", "RUNNING", "'vm-1': its state must be one of")],
+)
+def test_an_instance_that_makes_no_sense_is_malformed(instance_id: str, state: str, said: str) -> None:
+    with pytest.raises(errors.ProvisionerError, match=said) as caught:
+        Instance(id=instance_id, state=state)  # type: ignore[arg-type]
+    assert caught.value.code == "malformed"
+
+
+def test_a_permit_ends_with_the_lead() -> None:
+    leads = [True]
+    permit = Permit(lambda: leads[0], threading.Event())
+    permit.require("adding hosts")
+    leads[0] = False
+    with pytest.raises(errors.CallGivenUp, match="before adding hosts"):
+        permit.require("adding hosts")
+
+
+def test_a_permit_ends_when_the_call_is_given_up() -> None:
+    given_up = threading.Event()
+    permit = Permit(lambda: True, given_up)
+    assert not permit.wait(0)
+    given_up.set()
+    assert permit.wait(0)
+    with pytest.raises(errors.CallGivenUp):
+        permit.require("adding hosts")
+
+
+def test_the_errors_survive_a_pickle() -> None:
+    error = pickle.loads(pickle.dumps(errors.ProvisionerError("auth", "refused")))
+    assert (error.code, str(error)) == ("auth", "refused")
+    given_up = pickle.loads(pickle.dumps(errors.CallGivenUp("listing")))
+    assert given_up.doing == "listing"
