@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 from uuid import uuid4
 
-from dateutil.parser import isoparse  # type: ignore[import-untyped]
+from dateutil.parser import isoparse
 from kombu.utils.json import JSONEncoder
 from kombu.utils.json import loads as loads_with_types
 

@@ -47,6 +47,11 @@ class LeasedConsumer:
         if connection is not None:
             ignore_errors(connection, connection.close)
 
+    def cancel_active_requests(self) -> None:
+        """Cancel what runs, also what nobody has heard of yet."""
+        self.controller.atomic.shutdown.stop_unnoticed()
+        super().cancel_active_requests()  # type: ignore[misc]
+
     def on_close(self) -> None:
         """Keep what was received: it is still ours."""
 

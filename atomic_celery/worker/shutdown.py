@@ -138,8 +138,19 @@ class Shutdown:
         for request in list(state.active_requests):
             self._stop(request)
 
+    def stop_unnoticed(self) -> None:
+        """Stop what children have begun without our having heard of it yet, and release that; the rest has begun.
+
+        A cold shutdown cancels what runs, and then waits for the pool: what it does not know of would hold it up.
+        """
+        self.begin("stopping")
+        for request in [*self._host.roll.all(), *state.reserved_requests]:
+            if request.phase == "with the pool":
+                request.stopping = True
+                self._stop(request)
+
     def _stop(self, request: HeldRequest) -> None:
-        logger.warning("Task %s[%s] is stopped: the time for the shutdown is over", request.name, request.id)
+        logger.warning("Task %s[%s] is stopped: the worker shuts down", request.name, request.id)
         if self._host.is_contained and request.errand is not None:
             self._host.pool.kill(request.errand)
 

@@ -152,3 +152,15 @@ def test_sigquit_is_celerys_cold_shutdown_and_releases_what_ran(slow_fleet: Flee
     assert gone(child)
     [view] = fleet.store.reads.messages()
     assert (view.state, view.crashes) == ("ready", 0)
+
+
+def test_a_cold_shutdown_stops_what_began_without_the_host_having_heard_of_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    with closing(Fleet(database_url, tmp_path, quick=False, application="tests.worker.deaf")) as fleet:
+        fleet.app.send_task("tests.support.application.gate", args=("g", str(tmp_path)))
+        worker = fleet.worker(env={"TEST_BEGUN": str(tmp_path / "g.begun.1")}).start()
+        assert worker.wait() == 0
+        assert gone(int((tmp_path / "g.begun.1").read_text()))
+        [view] = fleet.store.reads.messages()
+        assert (view.state, view.crashes) == ("ready", 0)
