@@ -83,10 +83,17 @@ class Provisioner(Protocol):
         """
         ...
 
-    def scale_to(self, target: int, permit: Permit) -> None:
-        """Let there be *target* instances, counting every one that `list` returns. Only ever called to add.
+    def scale_to(self, target: int, permit: Permit, *, add: int) -> None:
+        """Start up to *add* instances, so that there are *target*. Only ever called to add.
 
-        Must do nothing where there are that many already: a call may be repeated whose answer got lost.
+        Must start no more than are missing from *target* in what `list` returns at that moment, so that a call may be
+        repeated whose answer got lost; and no more than *add*, for a platform may list late what was asked for before.
+
+        Args:
+            target: How many there are to be: all that `list` returns, in whatever state, and those asked for that it
+                does not return yet.
+            permit: The right to act.
+            add: How many of these have not been asked for.
         """
         ...
 
