@@ -2,7 +2,8 @@
 
 Nothing happens unless ``ATOMIC_FAULTS`` is set when the process starts, e.g.
 ``ATOMIC_FAULTS="turn.committing=kill,claim.done=stop@3"``: kill at the first ``turn.committing``, stop (SIGSTOP)
-at the third ``claim.done``. ``raise`` raises `InjectedFault`. A comma ends one order; ``@n`` says at which visit.
+at the third ``claim.done``. ``raise`` raises `InjectedFault`. A comma ends one order; ``@n`` says at which visit of
+a process. ``ATOMIC_FAULTS_ONCE`` names a directory: of all processes that share it, one carries out each order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 
 
 _orders = _parse(os.environ.get("ATOMIC_FAULTS", ""))
+_once_in = os.environ.get("ATOMIC_FAULTS_ONCE")
 _visits: Counter[str] = Counter()
+
+
+def _is_first(point: str) -> bool:
+    if _once_in is None:
+        return True
+    try:
+        os.close(os.open(os.path.join(_once_in, f"fault.{point}"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def reach(point: str) -> None:
@@ -37,7 +49,7 @@ def reach(point: str) -> None:
         return
     _visits[point] += 1
     verb, visit = _orders[point]
-    if _visits[point] != visit:
+    if _visits[point] != visit or not _is_first(point):
         return
     if verb == "raise":
         raise InjectedFault(point)

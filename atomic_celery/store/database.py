@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -185,14 +185,19 @@ class Database:
     def own_connection(self) -> Iterator[Any]:
         """Lend a driver's connection that is in no pool, in autocommit mode, closed at the end."""
         mine = self._pool.mine
-        with self._pool.translating():
+        with self.undisturbed(), self._pool.translating():
             pooled = self._pool.take()
         driver = pooled.driver_connection  # once detached, it is not told any more
         pooled.detach()
         try:
             yield driver
         finally:
-            self._pool.give_back(pooled, mine)
+            with self.undisturbed():
+                self._pool.give_back(pooled, mine)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Let no other thread fork while a ``with`` block lasts in which such a connection is used."""
+        return self._pool.undisturbed()
 
     def close(self) -> None:
         """Close every connection that is not in use. A later statement opens new ones."""

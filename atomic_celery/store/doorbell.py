@@ -223,7 +223,8 @@ class CommitEar:
         if self._line is None:
             self._line = self._opened.enter_context(self._database.own_connection())
             self._attempts.succeeded()
-        [version] = self._line.execute(self._query).fetchone()
+        with self._database.undisturbed():
+            [[version]] = self._line.execute(self._query).fetchall()
         return int(version)
 
 

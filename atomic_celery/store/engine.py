@@ -12,7 +12,7 @@ import sqlalchemy
 from sqlalchemy import Engine, event
 
 from atomic_celery.config import Settings
-from atomic_celery.store import credentials, forking
+from atomic_celery.store import credentials
 from atomic_celery.store.connection import Connection
 from atomic_celery.store.sessions import Sessions
 from atomic_celery.store.urls import StoreUrl
@@ -67,7 +67,6 @@ def _connect_arguments(url: StoreUrl, settings: Settings) -> dict[str, Any]:
             "check_same_thread": False,
             "timeout": settings.statement_timeout_s,
             "cached_statements": 512,
-            "factory": forking.Connection,
         }
     arguments: dict[str, Any] = url.connect_parameters(settings.connect_timeout_s)
     if url.driver == "psycopg":

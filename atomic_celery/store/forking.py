@@ -1,52 +1,57 @@
 """SQLite in a process that forks.
 
-SQLite has locks for the whole process. A child that is forked while another thread is inside of it finds them locked
-for ever, and hangs as soon as it opens a database of its own. So a fork waits until no thread is, and none gets in
-meanwhile.
+SQLite remembers for the whole process which locks it has. A child that is forked while another thread is inside of
+it, or has a transaction open, inherits that memory for ever: it hangs as soon as it opens a database of its own, or
+finds it locked by nobody. So whoever uses a connection does so in an `undisturbed` block: a fork waits for the end of
+those that other threads are in, and none begins meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar
 
-Answer = TypeVar("Answer")
+FORK_ANYWAY_AFTER_S = 10.0
+"""How long a fork waits for blocks that do not end: longer than a statement may take."""
 
 
 class Gate:
-    """Open to any number of threads, until one closes it."""
+    """Open to any number of threads, until one closes it. Whoever is inside may go in again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside = 0
+        self._depths: dict[int, int] = {}
         self._closed = False
 
     def __enter__(self) -> None:
+        me = threading.get_ident()
         with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self._inside += 1
+            if me not in self._depths:
+                while self._closed:
+                    self._changed.wait()
+            self._depths[me] = self._depths.get(me, 0) + 1
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        me = threading.get_ident()
         with self._changed:
-            self._inside -= 1
-            if self._closed:
-                self._changed.notify_all()
+            self._depths[me] -= 1
+            if not self._depths[me]:
+                del self._depths[me]
+                if self._closed:
+                    self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait until nobody is inside, and let nobody in."""
+        """Let nobody in, and wait until no other thread is inside; not for ever."""
+        me = {threading.get_ident()}
         with self._changed:
             while self._closed:
                 self._changed.wait()
             self._closed = True
-            while self._inside:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._depths.keys() <= me, FORK_ANYWAY_AFTER_S)
 
     def open(self) -> None:
         """Let everybody in."""
@@ -58,62 +63,14 @@ class Gate:
 _gate = Gate()
 
 
-def _within(call: Callable[..., Answer], *arguments: Any) -> Answer:
-    with _gate:
-        return call(*arguments)
-
-
-class Cursor(sqlite3.Cursor):
-    """A cursor that no fork interrupts."""
-
-    def execute(self, *arguments: Any) -> Any:
-        """Run a statement."""
-        return _within(super().execute, *arguments)
-
-    def fetchone(self) -> Any:
-        """Return the next row."""
-        return _within(super().fetchone)
-
-    def fetchall(self) -> Any:
-        """Return all rows that are left."""
-        return _within(super().fetchall)
-
-    def close(self) -> None:
-        """Close it."""
-        _within(super().close)
-
-
-class Connection(sqlite3.Connection):
-    """A connection that no fork interrupts."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        with _gate:
-            super().__init__(*arguments, **options)
-
-    def cursor(self, factory: Any = Cursor) -> Any:
-        """Return a cursor."""
-        return super().cursor(factory)
-
-    def execute(self, *arguments: Any) -> Any:
-        """Run a statement on a new cursor: since Python 3.11 the base class asks neither `cursor` nor its `execute`."""
-        return self.cursor().execute(*arguments)
-
-    def commit(self) -> None:
-        """Commit."""
-        _within(super().commit)
-
-    def rollback(self) -> None:
-        """Roll back."""
-        _within(super().rollback)
-
-    def close(self) -> None:
-        """Close it."""
-        _within(super().close)
+def undisturbed() -> AbstractContextManager[None]:
+    """Return a ``with`` block during which no other thread forks."""
+    return _gate
 
 
 def _start_anew_in_child() -> None:
     global _gate
-    _gate = Gate()
+    _gate = Gate()  # blocks that the forking thread was in go on counting on the parent's
 
 
 os.register_at_fork(

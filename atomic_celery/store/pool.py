@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 
 from sqlalchemy import Engine
@@ -17,6 +18,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from atomic_celery import errors
 from atomic_celery.config import Settings
+from atomic_celery.store import forking
 from atomic_celery.store.connection import Connection
 from atomic_celery.store.engine import build_engine, session_of
 from atomic_celery.store.failures import translate
@@ -68,6 +70,10 @@ class Pool:
         """Lend a connection for as long as a ``with`` block lasts."""
         return Loan(self)
 
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Let no other thread fork while a ``with`` block lasts, if a connection in use would be a hindrance to it."""
+        return forking.undisturbed() if self._url.dialect == "sqlite" else nullcontext()
+
     def translating(self) -> Translating:
         """Make a driver's errors our own while a ``with`` block lasts."""
         return Translating(self.mine.watch)
@@ -75,7 +81,8 @@ class Pool:
     def close(self) -> None:
         """Close every connection that is not in use. A later use opens new ones."""
         if self._lazy_engine is not None:
-            self._lazy_engine.dispose()
+            with self.undisturbed():
+                self._lazy_engine.dispose()
 
     def forget(self) -> None:
         """Drop every connection without a word to the server, as a forked child must."""
@@ -134,24 +141,34 @@ class Translating:
 class Loan:
     """A ``with`` block that has a connection. One that broke, or may be half-way through an answer, is discarded."""
 
-    __slots__ = ("_mine", "_pool", "_pooled")
+    __slots__ = ("_mine", "_pool", "_pooled", "_undisturbed")
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._mine = pool, pool.mine
+        self._undisturbed = pool.undisturbed()
 
     def __enter__(self) -> Connection:
         watch = self._mine.watch
-        with Translating(watch):
-            self._pooled = self._pool.take()
-        connection = session_of(self._pooled)
-        if watch is not None:
-            watch.use(connection)
-            connection.be_patient(watch.remaining_s)
+        with ExitStack() as opening:
+            opening.enter_context(self._undisturbed)
+            with Translating(watch):
+                self._pooled = self._pool.take()
+            connection = session_of(self._pooled)
+            if watch is not None:
+                watch.use(connection)
+                connection.be_patient(watch.remaining_s)
+            opening.pop_all()
         return connection
 
     def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._give_back(error)
+        finally:
+            self._undisturbed.__exit__(kind, error, trace)
+
+    def _give_back(self, error: BaseException | None) -> None:
         if self._mine.watch is not None:
             self._mine.watch.use(None)
             session_of(self._pooled).be_patient(self._pool.patience_s)
