@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from atomic_celery.identity import Identity, Process
 from atomic_celery.store.hosts import HostReport, NewHost
 from atomic_celery.store.records import Crashed
+from atomic_celery.tally import Tally
 
 if TYPE_CHECKING:
     from atomic_celery.config import Settings
@@ -34,6 +35,7 @@ class Load:
     poll_failures: int = 0
     last_error: str | None = None
     draining: bool = False
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(slots=True)
@@ -83,7 +85,8 @@ class Presence:
             last_error=load.last_error,
             draining=load.draining,
         )
-        state = self.store.hosts.report(self.identity.id, self.identity.boot, report)
+        with self._counting(load, self.store):
+            state = self.store.hosts.report(self.identity.id, self.identity.boot, report)
         if not state.known:
             state = self.store.hosts.register(self._row())
         if state.draining:
@@ -95,10 +98,27 @@ class Presence:
         reported = self._writing.acquire(timeout=LEAVE_WITHIN_S)
         try:
             self._has_left = True
-            (store or self.store).hosts.leave(self.identity.id, self.identity.boot)
+            store = store or self.store
+            with self._counting(self.load(), store):
+                store.hosts.leave(self.identity.id, self.identity.boot)
         finally:
             if reported:
                 self._writing.release()
+
+    @contextlib.contextmanager
+    def _counting(self, load: Load, store: Store) -> Iterator[None]:
+        """Count what has ended since the last time, in one transaction with what is inside."""
+        samples = load.tally.take()
+        if not samples:
+            yield
+            return
+        try:
+            with store.transaction("report"):
+                yield
+                store.traffic.add(self.identity.id, samples)
+        except BaseException:
+            load.tally.give_back(samples)  # rather twice, when no answer came, than a hole
+            raise
 
     def _row(self) -> NewHost:
         load, process = self.load(), self.identity.process

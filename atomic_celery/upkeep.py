@@ -13,6 +13,7 @@ PROMOTE_AT_LEAST_EVERY_S = 60.0
 PROMOTE_AT_MOST_EVERY_S = 0.2
 EXPIRE_QUEUES_EVERY_S = 30.0
 EXPIRE_AT_ONCE = 1000
+FOLD_TRAFFIC_EVERY_S = 300.0
 
 
 class Upkeep:
@@ -28,6 +29,7 @@ class Upkeep:
         self._promote_at_s = self._reclaim_at_s = now_s
         self._promoted_s = 0.0
         self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
+        self._fold_at_s = now_s + FOLD_TRAFFIC_EVERY_S
 
     def look_at_delays(self) -> None:
         """Ask soon when the next message comes due: a sooner one may have been published."""
@@ -51,6 +53,9 @@ class Upkeep:
             self._store.queues.expire()
             if self._store.results.expire(EXPIRE_AT_ONCE) == EXPIRE_AT_ONCE:
                 self._expire_at_s = now_s  # there is more
+        if now_s >= self._fold_at_s:
+            self._fold_at_s = now_s + FOLD_TRAFFIC_EVERY_S
+            self._store.traffic.fold()
         return moved
 
     def _promote(self, now_s: float) -> bool:
@@ -62,5 +67,5 @@ class Upkeep:
 
     def wait_s(self) -> float:
         """Return seconds until something is due."""
-        due_s = min(self._promote_at_s, self._reclaim_at_s, self._expire_at_s)
+        due_s = min(self._promote_at_s, self._reclaim_at_s, self._expire_at_s, self._fold_at_s)
         return max(0.0, due_s - clock.monotonic_s())

@@ -20,6 +20,7 @@ from atomic_celery.store.revocations import Revocations
 from atomic_celery.store.schedules import Schedules
 from atomic_celery.store.schema import Schema
 from atomic_celery.store.terms import Terms
+from atomic_celery.store.traffic import Traffic
 from atomic_celery.store.urls import StoreUrl
 
 
@@ -43,6 +44,7 @@ class Store:
         self.results = Results(database)
         self.terms = Terms(database)
         self.schedules = Schedules(database)
+        self.traffic = Traffic(database)
 
     def transaction(self, name: str = "transaction") -> AbstractContextManager[None]:
         """Run what is inside in one transaction of this thread; inside of another, as part of it.
@@ -66,6 +68,13 @@ class Store:
         said = dict(self.url.parameters)
         place = self.url.path or " ".join(said.get(name, "") for name in ("host", "port", "dbname", "service"))
         return f"{self.dialect} {place} {self.settings.prefix}"
+
+    def at_home(self) -> AbstractContextManager[None]:
+        """Run what is inside on the application's connection that lives here, in whatever transaction that is in.
+
+        Without one (the URL names the database itself) it changes nothing. Errors of such a connection stay its own.
+        """
+        return self._database.at_home()
 
     def joining(self) -> bool:
         """Whether what is published here now belongs to a transaction of the application's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from atomic_celery import clock
 from atomic_celery.lines import Lines, Value
 
 if TYPE_CHECKING:
@@ -38,8 +39,14 @@ class Chronicle:
         self._note("claimed", {"child": request.id, "fence": _fence(request)})
 
     def released(self, request: HeldRequest, outcome: str) -> None:
-        """Say that a child has gone, and how."""
+        """Say that a child has gone, and how; count it if it ran."""
+        self.count(request, outcome)
         self._note("released", {"child": request.id, "outcome": outcome})
+
+    def count(self, request: HeldRequest, outcome: str) -> None:
+        """Count the end of a child that ran, for the fleet's history."""
+        if request.began_s is not None:
+            self._load.tally.add(outcome, (clock.monotonic_s() - request.began_s) * 1000)
 
     def lost(self, request: HeldRequest, reason: str) -> None:
         """Say that a child was taken from us."""

@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimit
 from celery.worker import request as celerys
 from celery.worker import state
 
-from atomic_celery import current
+from atomic_celery import clock, current
 from atomic_celery.outbox import Entry, Outbox
 from atomic_celery.worker import manners
 from atomic_celery.worker.failures import error_of, of_the_task
@@ -52,6 +52,8 @@ class HeldRequest(Request):  # type: ignore[misc]
     lost = False
     stopping = False
     outcome = "failed"
+    began_s: float | None = None
+    """When a child began it, by the monotonic clock."""
     is_settling = False
     """Whether its child is done with it, and the database not yet."""
     _outbox: Outbox | None = None
@@ -126,7 +128,7 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Take note that a child has begun it."""
-        self.phase = "running"
+        self.phase, self.began_s = "running", clock.monotonic_s()
         super().on_accepted(pid, time_accepted)
 
     # Ending as Celery would have it
@@ -136,12 +138,14 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.lost:
             return
         failed, value, _ = failed__retval__runtime
+        self.outcome = "succeeded" if not failed else "retried" if isinstance(error_of(value), Retry) else "failed"
+        if self.held is None:
+            self.host.chronicle.count(self, self.outcome)  # it was settled before it began
         entries = getattr(self.errand, "outbox", None)  # Celery's own pools carry none
         if entries is None or self.held is None or self.acknowledged or not self._completes(failed, value):
             with self._concluding():
                 super().on_success(failed__retval__runtime, **options)
             return
-        self.outcome = "succeeded" if not failed else "retried" if isinstance(error_of(value), Retry) else "failed"
         self.acknowledged = self.is_settling = True
         self.host.roll.leave(self)
         self.host.settling.complete(self, entries, then=lambda ours: self._completed(ours, failed__retval__runtime))

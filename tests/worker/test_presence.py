@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atomic_celery import identity
+from atomic_celery import errors, identity
 from atomic_celery.config import Settings
 from atomic_celery.presence import Load, Presence
 from atomic_celery.store.queues import QueueSpec
@@ -68,3 +68,21 @@ def test_a_host_leaves_alone_what_a_live_one_holds(database_url: str, tmp_path: 
         each.identity.release()
     store.close()
     other_store.close()
+
+
+def test_what_could_not_be_reported_is_counted_later(sqlite_url: str, tmp_path: Path) -> None:
+    store, presence = appear(sqlite_url, tmp_path, name="h")
+    load = Load(slots=1)
+    presence.load = lambda: load
+    load.tally.add("succeeded", 5)
+    with pytest.raises(errors.StoreError):
+        presence.report()  # there are no tables yet
+    store.schema.migrate()
+    presence.register()
+    load.tally.add("succeeded", 6)
+    load.tally.add("released", 6)
+    presence.report()
+    presence.report()
+    assert [(b.kind, b.count, b.total_ms) for b in store.traffic.read(0, 60)] == [("succeeded", 2, 11)]
+    presence.identity.release()
+    store.close()

@@ -70,3 +70,27 @@ def test_any_other_task_is_settled_when_it_has_ended(fleet: Fleet) -> None:
     fleet.open_gate("late")
     worker.wait_line("released", child=result.id, outcome="succeeded")
     fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
+
+
+@pytest.mark.parametrize("pool", ["atomic", "prefork"])
+def test_what_ended_is_counted_with_the_hosts_reports(fleet: Fleet, pool: str) -> None:
+    worker = fleet.worker(pool=pool).start()
+    worker.wait_line("ready")
+    for number in range(3):
+        fleet.send("note", f"n{number}")
+    fleet.send("fail")
+    fleet.send("early_gate", "early", str(fleet.directory))
+    fleet.open_gate("early")
+
+    def counts() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for bucket in fleet.store.traffic.read(0, 60):
+            found[bucket.kind] = found.get(bucket.kind, 0) + bucket.count
+        return found
+
+    fleet.wait_until(lambda: counts() == {"succeeded": 4, "failed": 1}, what="everything is counted")
+    fleet.send("note", "the last")
+    fleet.wait_done(5)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert counts() == {"succeeded": 5, "failed": 1}

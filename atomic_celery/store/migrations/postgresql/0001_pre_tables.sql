@@ -179,6 +179,23 @@ CREATE TABLE atomic_fleet_event (
     detail   text
 );
 
+-- What ended, by minute and duration: minutes of the last hour, quarters of an hour of the last day, two hours of the
+-- last week. Bounded by its key; hosts add to it with their reports.
+CREATE TABLE atomic_traffic (
+    grain_s  integer NOT NULL,
+    begun_ms bigint NOT NULL,
+    shard    smallint NOT NULL,
+    kind     text NOT NULL,
+    band     smallint NOT NULL,
+    count    bigint NOT NULL,
+    total_ms bigint NOT NULL,
+    PRIMARY KEY (grain_s, begun_ms, shard, kind, band)
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+
 -- Who leads: one row for each name, kept when nobody does, so that its fence never goes down.
 CREATE TABLE atomic_term (
     name           text PRIMARY KEY,

@@ -155,6 +155,19 @@ CREATE TABLE atomic_fleet_event (
     detail   text
 );
 
+-- What ended, by minute and duration: minutes of the last hour, quarters of an hour of the last day, two hours of the
+-- last week. Bounded by its key; hosts add to it with their reports.
+CREATE TABLE atomic_traffic (
+    grain_s  integer NOT NULL,
+    begun_ms integer NOT NULL,
+    shard    integer NOT NULL,
+    kind     text NOT NULL,
+    band     integer NOT NULL,
+    count    integer NOT NULL,
+    total_ms integer NOT NULL,
+    PRIMARY KEY (grain_s, begun_ms, shard, kind, band)
+) WITHOUT ROWID;
+
 -- Who leads: one row for each name, kept when nobody does, so that its fence never goes down.
 CREATE TABLE atomic_term (
     name           text PRIMARY KEY,
