@@ -10,9 +10,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from celery import canvas
+from celery.utils.functional import regen
 
 if TYPE_CHECKING:
     from celery import Celery
+
+_READ_LAZILY = type(regen(iter(())))
+"""Of the parts of a group that are read one by one, Celery has some in its hands before it sends the first."""
 
 
 def install() -> None:
@@ -28,7 +32,7 @@ def install() -> None:
         # Here, because a project with another broker should not have to import it.
         from atomic_celery.publishing.many import bulk_as_it_comes
 
-        with bulk_as_it_comes(self.app):
+        with bulk_as_it_comes(self.app, lazily=isinstance(self.tasks, _READ_LAZILY)):
             return apply_one_by_one(self, *args, **kwargs)
 
     apply_async.sends_together = True  # type: ignore[attr-defined]

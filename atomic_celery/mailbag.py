@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,13 @@ class Mailbag:
 
     Args:
         brims_at: Store what has come together as soon as it is so many, or comes slowly; None: only when asked to.
+        lazily: Take the first for a slow one: it may be long ago that it came.
         scope: What tells the application's transactions and savepoints apart.
     """
 
-    def __init__(self, *, brims_at: int | None = None, scope: Callable[[], Hashable] = guests.here) -> None:
+    def __init__(
+        self, *, brims_at: int | None = None, lazily: bool = False, scope: Callable[[], Hashable] = guests.here
+    ) -> None:
         self._brims_at = brims_at
         self._scope = scope
         self._opened_in = scope()
@@ -35,7 +39,7 @@ class Mailbag:
         self.closed = False
         """Whether it takes nothing more."""
         self._lock = threading.RLock()
-        self._ready_at_s = clock.monotonic_s()
+        self._ready_at_s = -math.inf if lazily else clock.monotonic_s()
 
     def add(self, store: Store, new: Sequence[NewMessage]) -> bool:
         """Take messages; False: not these.

@@ -38,7 +38,7 @@ def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) 
     """
     app = app_or_default(app)
     stencils = Stencils(app)
-    with bulk_as_it_comes(app):
+    with bulk_as_it_comes(app, lazily=False):
         return [stencils.publish(signature) for signature in signatures]
 
 
@@ -58,9 +58,9 @@ def bulk(app: Celery | None = None) -> AbstractContextManager[None]:
     return _collecting(app_or_default(app), Mailbag())
 
 
-def bulk_as_it_comes(app: Celery) -> AbstractContextManager[None]:
-    """Collect likewise, but store a thousand messages as soon as there are so many."""
-    return _collecting(app, Mailbag(brims_at=mailbag.A_STATEMENT))
+def bulk_as_it_comes(app: Celery, *, lazily: bool) -> AbstractContextManager[None]:
+    """Collect likewise, but store a thousand messages as soon as there are so many; one that comes slowly at once."""
+    return _collecting(app, Mailbag(brims_at=mailbag.A_STATEMENT, lazily=lazily))
 
 
 @contextmanager

@@ -131,11 +131,17 @@ def test_a_database_that_stays_away_is_kombu_s_error(office: Office, monkeypatch
 
 
 def test_a_group_is_one_statement(office: Office, statements: list[int]) -> None:
-    result = group(office.task("add").s(number) for number in range(1200)).apply_async()
+    result = group([office.task("add").s(number) for number in range(1200)]).apply_async()
 
     assert statements == [1000, 200]
     assert office.task_ids() == [child.id for child in result.children]
     assert {message["headers"]["group"] for message in office.stored()} == {result.id}
+
+
+def test_the_first_part_of_a_group_that_is_read_lazily_does_not_wait(office: Office, statements: list[int]) -> None:
+    group(office.task("add").s(number) for number in range(1200)).apply_async()
+
+    assert statements == [1, 1000, 199]
 
 
 def test_the_parts_of_a_group_that_come_slowly_are_sent_as_they_come(

@@ -165,3 +165,10 @@ def test_importing_kombu_never_fails_for_it(tmp_path: Path, missing: str) -> Non
         f"import sys; sys.modules[{missing!r}] = None; import kombu.serialization as s; print([*s.registry._encoders])"
     )
     assert "atomic-json" in succeed(Project(tmp_path, "").run("-c", code))
+
+
+@pytest.mark.parametrize("first", ["", "import kombu\n", "import celery.bin.celery\n", "import celery._state\n"])
+def test_the_first_group_of_a_process_is_sent_in_one_statement(tmp_path: Path, first: str) -> None:
+    project = Project(tmp_path, "atomic+sqlite:///x.db")
+    code = f"{first}from celery import Celery, group\n{APP}print(hasattr(group.apply_async, 'sends_together'), app.finalized)"
+    assert succeed(project.run("-c", code)) == "True False\n"
