@@ -170,5 +170,5 @@ def test_importing_kombu_never_fails_for_it(tmp_path: Path, missing: str) -> Non
 @pytest.mark.parametrize("first", ["", "import kombu\n", "import celery.bin.celery\n", "import celery._state\n"])
 def test_the_first_group_of_a_process_is_sent_in_one_statement(tmp_path: Path, first: str) -> None:
     project = Project(tmp_path, "atomic+sqlite:///x.db")
-    code = f"{first}from celery import Celery, group\n{APP}print(hasattr(group.apply_async, 'sends_together'), app.finalized)"
-    assert succeed(project.run("-c", code)) == "True False\n"
+    asked = "print(hasattr(group.apply_async, 'sends_together'), app.finalized)"
+    assert succeed(project.run("-c", f"{first}{APP}from celery import group\n{asked}")) == "True False\n"
