@@ -51,6 +51,7 @@ class Settings:
     password_file: str | None = None
     token_file: str | None = None
     json: bool = False
+    mask: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -185,6 +186,12 @@ def _labels(value: Any) -> dict[str, str]:
     return dict(_label(pair) for pair in pairs if pair)
 
 
+def _words(value: Any) -> tuple[str, ...]:
+    """Accept a sequence of words, or one string of them with commas."""
+    words = value.split(",") if isinstance(value, str) else list(value)
+    return tuple(filter(None, (str(word).strip() for word in words)))
+
+
 def _label(pair: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not equals:
@@ -197,5 +204,6 @@ _CONVERTERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("int", int),
     ("float", float),
     ("Mapping", _labels),
+    ("tuple", _words),
     ("str", str),
 )

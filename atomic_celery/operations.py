@@ -106,6 +106,42 @@ def undrain(store: Store, target: str, *, asked_by: str) -> DrainDone:
     return DrainDone(instance, tuple(host.id for host in hosts), changed)
 
 
+def run_now(store: Store, ids: Iterable[int], *, asked_by: str) -> Done:
+    """Let delayed messages be due now; those in any other state are left alone.
+
+    Atomicity: 500 messages at a time, each batch with its event.
+    """
+    detail = {"asked_by": asked_by, "was": "delayed"}
+    return _each_batch(store, ids, store.messages.hasten, "made ready", "message-requeued", detail)
+
+
+def forget_host(store: Store, host_id: str, *, asked_by: str) -> bool:
+    """Take a stale host that holds nothing off the list; False: it reports, holds something, or is gone.
+
+    Atomicity: one transaction with its event.
+    """
+    with store.transaction():
+        forgotten = store.hosts.forget(host_id, round(store.settings.stale_after_s * 1000))
+        if forgotten:
+            store.events.record("host-left", host=host_id, detail={"asked_by": asked_by, "forgotten": True})
+    return forgotten
+
+
+def resign(store: Store, name: str, fence: int, *, asked_by: str) -> bool:
+    """End the term of whoever leads under *name*, so that anybody may begin the next one; False: it was over.
+
+    Whoever led learns it at the next renewal, and does nothing under the old fence meanwhile.
+
+    Atomicity: one transaction with its event.
+    """
+    with store.transaction():
+        ended = store.terms.hold(name, fence)
+        if ended:
+            store.terms.hand_over(name, fence)
+            store.events.record("term-resigned", detail={"asked_by": asked_by, "term": name, "fence": fence})
+    return ended
+
+
 def _each_batch(
     store: Store,
     ids: Iterable[int],

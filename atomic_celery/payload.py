@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import functools
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ UNREADABLE = "(not shown: not JSON, and never unpickled)"
 
 _LONGEST_BODY = 16 * 2**20  # bytes; a small message may unpack into anything
 _LONGEST_REPR = 2000
-_SECRET = re.compile(r"token|secret|password|passwd|key|credential|auth", re.IGNORECASE)
+_SECRET = "token|secret|password|passwd|key|credential|auth"
+_URL_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]*(?=@)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,16 @@ class Call:
     """Who published it, as Celery says: ``gen123@host``."""
 
 
-def read(payload: str) -> Call:
-    """Say what *payload* calls. Never fails: what cannot be read is said to be unreadable."""
+def read(payload: str, mask: Sequence[str] = ()) -> Call:
+    """Say what *payload* calls. Never fails: what cannot be read is said to be unreadable.
+
+    Args:
+        payload: A message as it is stored.
+        mask: Parts of more names whose values are secret.
+    """
     message = _mapping(_json(payload))
     headers = _mapping(message.get("headers"))
-    args, kwargs = _arguments(message, headers)
+    args, kwargs = _arguments(message, headers, _secret(tuple(mask)))
     return Call(
         args=args,
         kwargs=kwargs,
@@ -50,24 +57,38 @@ def read(payload: str) -> Call:
     )
 
 
-def masked(value: Any, *, name: str = "") -> Any:
-    """Copy *value* with every entry under a secret-sounding name replaced by a mask."""
-    if name and _SECRET.search(name):
+def masked(value: Any, mask: Sequence[str] = ()) -> Any:
+    """Copy *value* with every entry under a secret-sounding name, and every password in a URL, replaced by a mask."""
+    return _masked(value, _secret(tuple(mask)))
+
+
+def without_passwords(text: str) -> str:
+    """Return *text* with the passwords of URLs in it replaced by a mask."""
+    return _URL_PASSWORD.sub(rf"\1{MASK}", text) if "://" in text else text
+
+
+@functools.lru_cache(maxsize=8)
+def _secret(mask: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join([_SECRET, *map(re.escape, mask)]), re.IGNORECASE)
+
+
+def _masked(value: Any, secret: re.Pattern[str], *, name: str = "") -> Any:
+    if name and secret.search(name):
         return MASK
     if isinstance(value, Mapping):
-        return {key: masked(item, name=str(key)) for key, item in value.items()}
+        return {key: _masked(item, secret, name=str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return type(value)(masked(item) for item in value)
-    return value
+        return type(value)(_masked(item, secret) for item in value)
+    return without_passwords(value) if isinstance(value, str) else value
 
 
-def _arguments(message: Mapping[str, Any], headers: Mapping[str, Any]) -> tuple[str, str]:
+def _arguments(message: Mapping[str, Any], headers: Mapping[str, Any], secret: re.Pattern[str]) -> tuple[str, str]:
     body = _json(_body(message))
     if isinstance(body, list) and len(body) == 3:  # protocol 2: args, kwargs, embedded callbacks
-        return _repr(body[0]), _repr(body[1])
+        return _repr(body[0], secret), _repr(body[1], secret)
     if isinstance(body, Mapping) and "args" in body:  # protocol 1
-        return _repr(body["args"]), _repr(body.get("kwargs") or {})
-    return _literal(headers.get("argsrepr")), _literal(headers.get("kwargsrepr"))
+        return _repr(body["args"], secret), _repr(body.get("kwargs") or {}, secret)
+    return _literal(headers.get("argsrepr"), secret), _literal(headers.get("kwargsrepr"), secret)
 
 
 def _body(message: Mapping[str, Any]) -> str:
@@ -92,18 +113,18 @@ def _json(text: str) -> Any:
         return None
 
 
-def _literal(text: object) -> str:
+def _literal(text: object, secret: re.Pattern[str]) -> str:
     # A repr that is not a literal (objects, or cut short by Celery) cannot be masked, so it is not shown.
     if not isinstance(text, str):
         return UNREADABLE
     try:
-        return _repr(ast.literal_eval(text))
+        return _repr(ast.literal_eval(text), secret)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return UNREADABLE
 
 
-def _repr(value: Any) -> str:
-    text = repr(masked(value))
+def _repr(value: Any, secret: re.Pattern[str]) -> str:
+    text = repr(_masked(value, secret))
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}… ({len(text)} characters)"
 
 

@@ -71,7 +71,8 @@ def list_(session: Session, which: Filter, limit: int, before: int | None) -> No
 def show(session: Session, names: Sequence[str]) -> None:
     """Show messages by id or task id: what they call, who holds them, how often that died.
 
-    Arguments are shown as reprs; values under names that sound secret are masked. Positional values are not.
+    Arguments are shown as reprs; values under names that sound secret, or that
+    atomic_mask names, are masked, and passwords in URLs. Other positional values are not.
     """
     missing: list[str] = []
     ids = _ids(session, names, missing)
@@ -229,7 +230,7 @@ def _shown(session: Session, message_id: int) -> dict[str, Any] | None:
         return None
     return {
         "message": message,
-        "call": payload.read(text),
+        "call": payload.read(text, session.settings.mask),
         "crash_history": reads.crashes(message_id),
         "note": _note(message, session.store.now_ms()),
     }

@@ -33,6 +33,7 @@ Kind = Literal[
     "message-dead",
     "message-deleted",
     "message-requeued",
+    "term-resigned",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

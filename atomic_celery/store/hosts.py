@@ -148,6 +148,15 @@ class Hosts(Noun):
         """Take a host off the list; False: this boot of it was not on it."""
         return self._exec("leave", id=host_id, boot=boot) > 0
 
+    def forget(self, host_id: str, silent_ms: int) -> bool:
+        """Take a host off the list that was silent for so long and holds nothing; False: nothing was changed.
+
+        One that reports again after all enters the list anew.
+
+        Atomicity: one statement.
+        """
+        return self._exec("forget", id=host_id, silent_ms=silent_ms) > 0
+
     def list(self) -> _Hosts:
         """Return every host on the list, ordered by name."""
         return [_host(row) for row in self._many("list")]

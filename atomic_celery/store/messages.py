@@ -195,6 +195,17 @@ class Messages(Noun):
         total = sum(count for _, count, _ in moved)
         return total, 0 if total == limit else next_ms
 
+    def hasten(self, ids: Sequence[int]) -> set[int]:
+        """Let delayed messages be due now; return the ids of those that were delayed.
+
+        Atomicity: one transaction; joins the caller's.
+        """
+        with self._database.transaction("hasten"):
+            hastened = {row[0] for row in self._many("hasten", ids=ids)}
+            if hastened:
+                self.promote()
+        return hastened
+
     def bury(self, ids: Sequence[int], reason: str) -> set[int]:
         """Put messages aside, whoever holds them; return the ids of those that were not dead already.
 

@@ -19,6 +19,7 @@ from atomic_celery.store.results import Results
 from atomic_celery.store.revocations import Revocations
 from atomic_celery.store.schedules import Schedules
 from atomic_celery.store.schema import Schema
+from atomic_celery.store.searches import Searches
 from atomic_celery.store.terms import Terms
 from atomic_celery.store.traffic import Traffic
 from atomic_celery.store.urls import StoreUrl
@@ -41,6 +42,7 @@ class Store:
         self.events = FleetEvents(database)
         self.revocations = Revocations(database)
         self.reads = Reads(database)
+        self.searches = Searches(database)
         self.results = Results(database)
         self.terms = Terms(database)
         self.schedules = Schedules(database)

@@ -19,6 +19,22 @@ class Standing:
     """Whether anybody may begin the next one."""
 
 
+@dataclass(frozen=True, slots=True)
+class TermView:
+    """A term, the last one of its name."""
+
+    name: str
+    holder: str
+    fence: int
+    begun_ms: int
+    renewed_ms: int
+    left_ms: int
+    """How much longer it lasts unless it is renewed; not above 0 once it is over."""
+
+
+_Terms = list[TermView]  # inside the class, list is a verb
+
+
 class Terms(Noun):
     """The verbs of a leader's lease."""
 
@@ -28,6 +44,10 @@ class Terms(Noun):
         """Say who leads; None when nobody ever did."""
         row = self._one("look", name=name)
         return None if row is None else Standing(row[0], row[1], row[2], bool(row[3]))
+
+    def list(self) -> _Terms:
+        """Return the last term of every name that anybody ever led under, by name."""
+        return [TermView(*row) for row in self._many("list")]
 
     def begin(self, name: str, holder: str, lease_ms: int) -> int | None:
         """Begin a term and return its fence; None while another one lasts.

@@ -35,6 +35,22 @@ def test_a_value_under_a_secret_name_is_masked_at_any_depth(name: str) -> None:
     assert "'user': 'ada'" in call.kwargs
 
 
+def test_more_names_are_masked_when_the_project_says_so() -> None:
+    call = payload.read(stored([[], {"customer_iban": "DE02", "user": "ada"}, {}]), ("iban",))
+
+    assert call.kwargs == f"{{'customer_iban': '{payload.MASK}', 'user': 'ada'}}"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ann:hunter2@db/shop", "atomic+redis://:hunter2@h:1", "x://a:hunter2@b@c"]
+)
+def test_the_password_of_a_url_is_masked_wherever_it_stands(url: str) -> None:
+    call = payload.read(stored([[url, f"see {url} there"], {"at": [url]}, {}]))
+
+    assert "hunter2" not in call.args + call.kwargs
+    assert f"{url.partition(':')[0]}://" in call.kwargs
+
+
 def test_a_compressed_body_is_unpacked() -> None:
     body = base64.b64encode(zlib.compress(b'[["hello"], {}, {}]')).decode()
     text = json.dumps(

@@ -82,5 +82,11 @@ def test_labels_may_be_a_mapping_or_text() -> None:
     assert from_sources({"labels": ("zone=east", "size=a=b")}, env={}).labels == wanted
 
 
+def test_words_may_be_a_sequence_or_text() -> None:
+    assert from_sources({"mask": " iban, card,"}, env={}).mask == ("iban", "card")
+    assert from_sources({"mask": ["iban"]}, env={}).mask == ("iban",)
+    assert from_sources(env={"ATOMIC_MASK": "iban,card"}).mask == ("iban", "card")
+
+
 def test_only_atomic_keys_are_taken_from_a_celery_configuration() -> None:
     assert config.celery_keys({"atomic_lease": 9, "task_acks_late": True}) == {"lease": 9}

@@ -42,6 +42,13 @@ RETURNING draining_ms IS NOT NULL
 -- Take this boot of a host off the list; a later one stays.
 DELETE FROM atomic_host WHERE id = :id AND boot = :boot;
 
+-- name: forget :exec
+-- Take a host off the list that is silent since long and holds nothing; none: it reports, holds something, or is gone.
+DELETE FROM atomic_host
+ WHERE id = :id
+   AND reported_ms < {now_ms} - :silent_ms
+   AND NOT EXISTS (SELECT 1 FROM atomic_claim AS c WHERE c.holder = atomic_host.id);
+
 -- name: list :many
 -- Every registered host.
 SELECT id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,

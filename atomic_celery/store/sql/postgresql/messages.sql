@@ -398,6 +398,13 @@ SELECT NULL, 0, (SELECT due_ms - {now_ms}
                   WHERE due_ms > (SELECT {now_ms})
                   ORDER BY due_ms LIMIT 1);
 
+-- name: hasten :many
+-- Let delayed messages be due now, whenever they were.
+UPDATE atomic_delayed
+   SET due_ms = {now_ms}
+ WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+RETURNING message_id;
+
 -- name: bury :many
 -- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
 -- One that has a successor is left alone; it goes when it settles.

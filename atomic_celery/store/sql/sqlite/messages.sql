@@ -272,6 +272,13 @@ SELECT queue_id, count(*) AS moved, NULL AS next_ms FROM picked GROUP BY queue_i
 UNION ALL
 SELECT NULL, 0, (SELECT min(due_ms) - {now_ms} FROM atomic_delayed WHERE due_ms > {now_ms});
 
+-- name: hasten :many
+-- Let delayed messages be due now, whenever they were.
+UPDATE atomic_delayed
+   SET due_ms = {now_ms}
+ WHERE message_id IN (SELECT value FROM json_each(:ids))
+RETURNING message_id;
+
 -- name: bury :many
 -- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
 -- One that has a successor is left alone; it goes when it settles.

@@ -9,6 +9,10 @@ SELECT holder, fence, lease_until_ms - {now_ms}, lease_until_ms <= {now_ms} OR r
   FROM atomic_term
  WHERE name = :name;
 
+-- name: list :many
+-- Every term that ever was, with the time that is left of it.
+SELECT name, holder, fence, begun_ms, renewed_ms, lease_until_ms - {now_ms} FROM atomic_term ORDER BY name;
+
 -- name: begin :one
 -- Begin a term with the next fence. No row: somebody else's lasts.
 INSERT INTO atomic_term AS term (name, holder, fence, begun_ms, renewed_ms, lease_until_ms)
