@@ -44,6 +44,13 @@ class Settings:
     revoked_keep_s: float = 7 * 24 * 3600.0
     beat_missed: str = "last"
     beat_name: str | None = None
+    min_hosts: int = 0
+    max_hosts: int = 10
+    workers_per_host: int = 4
+    scale_up_queue_depth: int | None = None
+    scale_up_delay_ms: int = 20_000
+    idle_drain_ms: int = 300_000
+    boot_timeout_ms: int = 600_000
     slots: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     provider_id: str | None = None

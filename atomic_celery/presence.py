@@ -36,6 +36,7 @@ class Load:
     last_error: str | None = None
     draining: bool = False
     tally: Tally = field(default_factory=Tally)
+    idle_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class Presence:
             poll_failures=load.poll_failures,
             last_error=load.last_error,
             draining=load.draining,
+            idle_ms=load.idle_ms,
         )
         with self._counting(load, self.store):
             state = self.store.hosts.report(self.identity.id, self.identity.boot, report)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from atomic_celery import tables, trouble
+from atomic_celery.fleet import scaling
+from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.reads import COUNT_BOUND
 
 if TYPE_CHECKING:
@@ -93,6 +95,8 @@ class FleetStatus:
     queues: tuple[QueueStatus, ...]
     drains: tuple[DrainStatus, ...]
     """Every drain, also those whose instance has no host now."""
+    scaling: Mapping[str, int | bool] = field(default_factory=dict)
+    """The scaling signal, in the words that autoscalers read; `read` adds it."""
 
 
 def read(store: Store) -> FleetStatus:
@@ -107,8 +111,10 @@ def read(store: Store) -> FleetStatus:
         now_ms = store.now_ms()
         hosts, drains, depths = store.hosts.list(), store.hosts.drains(), store.reads.depths()
         version = store.schema.version()
+        signal = scaling.read(store, Policy.of(store.settings))
     trouble.probe_write(store)
-    return compose(now_ms, hosts, drains, depths, store=store, version=version)
+    seen = compose(now_ms, hosts, drains, depths, store=store, version=version)
+    return replace(seen, scaling=signal.document())
 
 
 def compose(
@@ -223,6 +229,7 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
     yield f"{paint('store', 'faint')}     {status.store}  prefix {status.prefix}, schema {status.schema_version}"
     yield f"{paint('hosts', 'faint')}     {len(status.hosts)}" + (f": {told}" if told else "")
     yield f"{paint('slots', 'faint')}     {busy} busy, {max(0, free)} free"
+    yield f"{paint('wanted', 'faint')}    {status.scaling['desiredHosts']} hosts (demand {status.scaling['demand']})"
     oldest_ms = max((queue.oldest_ready_ms or 0 for queue in status.queues if queue.ready), default=None)
     yield f"{paint('messages', 'faint')}  " + ", ".join(
         (

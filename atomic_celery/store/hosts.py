@@ -46,6 +46,8 @@ class Host(NewHost):
     last_error: str | None
     draining_ms: int | None
     """Since when it takes no more."""
+    idle_since_ms: int | None = None
+    """Since when it has held nothing; None: it holds something, or has not said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class HostReport:
     last_error: str | None = None
     draining: bool = False
     """Whether it drains by its own will, as on a signal; remembered until it registers again."""
+    idle_ms: int | None = None
+    """How long it has held nothing; None: it holds something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Drain:
     asked_by: str
     asked_ms: int
     missed_listings: int
+    removing_ms: int | None = None
+    """Since when it is being removed; such a drain is not taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Drained:
 
 _Hosts = list[Host]  # inside the class, list is a verb
 _Drains = list[Drain]
+_Instances = list[str]
 _COLUMNS = [field.name for field in dataclasses.fields(Host)]
 _JSON = ("labels", "queues", "versions")
 
@@ -141,6 +148,7 @@ class Hosts(Noun):
             poll_failures=report.poll_failures,
             last_error=report.last_error,
             draining=report.draining,
+            idle_ms=report.idle_ms,
         )
         return HostState(draining=row is not None and bool(row[0]), known=row is not None)
 
@@ -197,8 +205,63 @@ class Hosts(Noun):
             self._drain(instance, reason, asked_by)
         return True
 
+    def drain_unused(
+        self, instance: str, host_ids: Sequence[str], reason: str, asked_by: str, *, silent_ms: int | None = None
+    ) -> bool:
+        """Drain an instance, only if no host on it holds a message; whether that was done.
+
+        Args:
+            instance: As the provider calls it.
+            host_ids: Hosts on it that do not know its name.
+            reason: Shown to people.
+            asked_by: Likewise.
+            silent_ms: Only if no host on it has reported for so long, either.
+
+        Atomicity: one transaction, wholly before or wholly after each claim and each registration.
+        """
+        with self._database.transaction("hosts.drain"):
+            if not self._unused(instance, host_ids, silent_ms):
+                return False
+            for target in {instance: None, **dict.fromkeys(host_ids)}:
+                self._drain(self._instance_of(target), reason, asked_by)
+        return True
+
+    def begin_removal(self, instance: str, host_ids: Sequence[str], *, silent_ms: int) -> bool:
+        """Note that a drained instance is being removed, only if it can be without harm; whether that was done.
+
+        It can if its drain was not taken back, no host on it has reported for *silent_ms*, and none holds a message.
+        From then on its drain is not taken back any more.
+
+        Atomicity: one transaction.
+        """
+        with self._database.transaction("hosts.remove"):
+            return (
+                self._unused(instance, host_ids, silent_ms)
+                and self._one("begin_removal", instance=instance) is not None
+            )
+
+    def count_listing(self, listed: Sequence[str], missing: Sequence[str], forget_after: int) -> _Instances:
+        """Count a listing of the provider's for each drain; return the instances whose drains were forgotten by it.
+
+        Args:
+            listed: Instances that are in it.
+            missing: Drained instances that are not.
+            forget_after: After how many listings in a row that lack it a drain is forgotten.
+
+        Atomicity: one transaction.
+        """
+        with self._database.transaction("hosts.listing"):
+            if listed:
+                self._exec("listed", instances=list(listed))
+            missed = self._many("not_listed", instances=list(missing)) if missing else []
+            forgotten = [str(instance) for instance, times in missed if times >= forget_after]
+            for instance in forgotten:
+                self._exec("forget_removed", instance=instance)
+                self._exec("unmark_draining", instance=instance, host_id=instance)
+        return forgotten
+
     def undrain(self, instance: str) -> bool:
-        """Take a drain back; False: there was none.
+        """Take a drain back; False: there was none, or the instance is being removed.
 
         Args:
             instance: A provider id, or a host's id, which stands for the instance it runs on.
@@ -224,6 +287,14 @@ class Hosts(Noun):
         held = self._many("hold", instance=instance)
         self._exec("mark_draining", instance=instance)
         return Drained(instance, tuple(row[0] for row in held), new)
+
+    def _unused(self, instance: str, host_ids: Sequence[str], silent_ms: int | None) -> bool:
+        """Hold what might use an instance until the transaction ends; whether nothing does."""
+        self._exec("hold_drains")
+        hosts = self._many("hold_instance", instance=instance, host_ids=list(host_ids), silent_ms=silent_ms or 0)
+        if silent_ms is not None and not all(silent for _, silent in hosts):
+            return False
+        return not self._hold_claims([*(host_id for host_id, _ in hosts), *host_ids])
 
     def _hold_claims(self, host_ids: Sequence[str]) -> bool:
         row = self._one("holds_claims", host_ids=host_ids)

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 
 from atomic_celery.config import Settings
 from atomic_celery.store import elsewhere, guests
+from atomic_celery.store.controllers import Controllers
 from atomic_celery.store.database import Database
 from atomic_celery.store.doorbell import Doorbell, open_doorbell
 from atomic_celery.store.fleet_events import FleetEvents
 from atomic_celery.store.guests import Guest
 from atomic_celery.store.hosts import Hosts
+from atomic_celery.store.loads import Loads
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
 from atomic_celery.store.reads import Reads
@@ -47,6 +49,8 @@ class Store:
         self.terms = Terms(database)
         self.schedules = Schedules(database)
         self.traffic = Traffic(database)
+        self.loads = Loads(database)
+        self.controllers = Controllers(database)
 
     def transaction(self, name: str = "transaction") -> AbstractContextManager[None]:
         """Run what is inside in one transaction of this thread; inside of another, as part of it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 from celery.worker import state
 
+from atomic_celery import clock
 from atomic_celery.concurrency.prefork import TaskPool
 from atomic_celery.presence import Load, Presence
 from atomic_celery.store.records import Holder
@@ -39,6 +40,7 @@ class Host:
         self.holder = Holder(identity.id, identity.boot, is_host=True)
         self.load = Load(slots=worker.concurrency)
         self._has_said_ready = False
+        self._busy_at_s = clock.monotonic_s()
         self.chronicle = Chronicle(lines, self.load)
         self.roll = Roll()
         self.keeping = Keeping(self)
@@ -117,7 +119,15 @@ class Host:
         task_consumer = getattr(consumer, "task_consumer", None)
         load.queues = tuple(queue.name for queue in task_consumer.queues) if task_consumer else load.queues
         load.draining = self.shutdown.draining
+        load.idle_ms = self._idle_ms(load)
         return load
+
+    def _idle_ms(self, load: Load) -> int | None:
+        now_s = clock.monotonic_s()
+        if load.busy or len(self.roll) or (self.is_contained and self.pool.busy_count):
+            self._busy_at_s = now_s
+            return None
+        return round((now_s - max(self._busy_at_s, self.roll.emptied_s)) * 1000)
 
 
 class HostStep(StartStopStep):  # type: ignore[misc]

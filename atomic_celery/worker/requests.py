@@ -357,10 +357,15 @@ def request_class(base: Any, host: Host) -> type[HeldRequest]:
 
 
 class Roll:
-    """The requests that hold a message. A message may come back, under a new fence, before its old request is gone."""
+    """The requests that hold a message. A message may come back, under a new fence, before its old request is gone.
+
+    Attributes:
+        emptied_s: When the last one left, by `clock.monotonic_s`; of interest while there is none.
+    """
 
     def __init__(self) -> None:
         self._present: dict[Held, HeldRequest] = {}
+        self.emptied_s = clock.monotonic_s()
 
     def __len__(self) -> int:
         return len(self._present)
@@ -377,6 +382,7 @@ class Roll:
         """Note that *request* holds its message no more."""
         if request.held is not None:
             self._present.pop(request.held, None)
+            self.emptied_s = clock.monotonic_s()
 
     def find(self, held: Held) -> HeldRequest | None:
         """Return the request that holds a message under that very fence."""

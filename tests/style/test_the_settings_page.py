@@ -24,7 +24,7 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
 
 
 def _in_words(name: str, value: object) -> str:
-    if not value and not isinstance(value, bool):
+    if value is None or value in ({}, ()):
         return WORKED_OUT.get(name, "none")
     if isinstance(value, bool):
         return "on" if value else "off"

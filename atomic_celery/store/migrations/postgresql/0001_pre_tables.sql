@@ -154,7 +154,8 @@ CREATE TABLE atomic_host (
     reported_ms   bigint NOT NULL,
     poll_failures integer NOT NULL,
     last_error    text,
-    draining_ms   bigint
+    draining_ms   bigint,
+    idle_since_ms bigint
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
@@ -166,7 +167,8 @@ CREATE TABLE atomic_drain (
     reason          text NOT NULL,
     asked_by        text NOT NULL,
     asked_ms        bigint NOT NULL,
-    missed_listings integer NOT NULL DEFAULT 0
+    missed_listings integer NOT NULL DEFAULT 0,
+    removing_ms     bigint
 );
 
 CREATE TABLE atomic_fleet_event (
@@ -205,6 +207,27 @@ CREATE TABLE atomic_term (
     renewed_ms     bigint NOT NULL,
     lease_until_ms bigint NOT NULL
 ) WITH (fillfactor = 50);
+
+-- What the fleet controller remembers from tick to tick, whoever leads, and what it decided last; written under a term.
+CREATE TABLE atomic_controller (
+    name      text PRIMARY KEY,
+    ticked_ms bigint NOT NULL,
+    memory    text NOT NULL,
+    plan      text NOT NULL
+);
+
+-- How many hosts there were to be, and were, once a minute; the last seven days.
+CREATE TABLE atomic_fleet_sample (
+    at_ms         bigint PRIMARY KEY,
+    desired_hosts integer NOT NULL,
+    hosts         integer NOT NULL,
+    instances     integer NOT NULL,
+    demand        bigint NOT NULL,
+    queue_depth   bigint NOT NULL,
+    running       bigint NOT NULL,
+    busy_slots    integer NOT NULL,
+    idle_slots    integer NOT NULL
+);
 
 -- How far each periodic task has come; written under a term only, a tick together with its message.
 CREATE TABLE atomic_schedule (

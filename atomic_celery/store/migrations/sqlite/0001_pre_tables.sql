@@ -134,7 +134,8 @@ CREATE TABLE atomic_host (
     reported_ms   integer NOT NULL,
     poll_failures integer NOT NULL,
     last_error    text,
-    draining_ms   integer
+    draining_ms   integer,
+    idle_since_ms integer
 );
 
 CREATE TABLE atomic_drain (
@@ -142,7 +143,8 @@ CREATE TABLE atomic_drain (
     reason          text NOT NULL,
     asked_by        text NOT NULL,
     asked_ms        integer NOT NULL,
-    missed_listings integer NOT NULL DEFAULT 0
+    missed_listings integer NOT NULL DEFAULT 0,
+    removing_ms     integer
 );
 
 CREATE TABLE atomic_fleet_event (
@@ -176,6 +178,27 @@ CREATE TABLE atomic_term (
     begun_ms       integer NOT NULL,
     renewed_ms     integer NOT NULL,
     lease_until_ms integer NOT NULL
+);
+
+-- What the fleet controller remembers from tick to tick, whoever leads, and what it decided last; written under a term.
+CREATE TABLE atomic_controller (
+    name      text PRIMARY KEY,
+    ticked_ms integer NOT NULL,
+    memory    text NOT NULL,
+    plan      text NOT NULL
+);
+
+-- How many hosts there were to be, and were, once a minute; the last seven days.
+CREATE TABLE atomic_fleet_sample (
+    at_ms         integer PRIMARY KEY,
+    desired_hosts integer NOT NULL,
+    hosts         integer NOT NULL,
+    instances     integer NOT NULL,
+    demand        integer NOT NULL,
+    queue_depth   integer NOT NULL,
+    running       integer NOT NULL,
+    busy_slots    integer NOT NULL,
+    idle_slots    integer NOT NULL
 );
 
 -- How far each periodic task has come; written under a term only, a tick together with its message.

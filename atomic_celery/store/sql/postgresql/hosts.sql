@@ -23,7 +23,7 @@ ON CONFLICT (id) DO UPDATE
        slots = excluded.slots, busy = excluded.busy,
        labels = excluded.labels, queues = excluded.queues, versions = excluded.versions,
        started_ms = excluded.started_ms, reported_ms = excluded.reported_ms,
-       poll_failures = 0, last_error = NULL, draining_ms = excluded.draining_ms
+       poll_failures = 0, last_error = NULL, draining_ms = excluded.draining_ms, idle_since_ms = NULL
 RETURNING draining_ms IS NOT NULL;
 
 -- name: report :one
@@ -31,7 +31,7 @@ RETURNING draining_ms IS NOT NULL;
 UPDATE atomic_host
    SET slots = :slots, busy = :busy, queues = :queues,
        poll_failures = :poll_failures, last_error = :last_error,
-       reported_ms = {now_ms},
+       reported_ms = {now_ms}, idle_since_ms = {now_ms} - :idle_ms,
        draining_ms = CASE WHEN :draining THEN coalesce(draining_ms, {now_ms}) ELSE draining_ms END
  WHERE id = :id
    AND boot = :boot
@@ -52,14 +52,14 @@ DELETE FROM atomic_host
 -- name: list :many
 -- Every registered host.
 SELECT id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,
-       started_ms, reported_ms, poll_failures, last_error, draining_ms
+       started_ms, reported_ms, poll_failures, last_error, draining_ms, idle_since_ms
   FROM atomic_host
  ORDER BY name, id;
 
 -- name: same_machine :many
 -- The hosts of one boot of one machine.
 SELECT id, boot, name, provider_id, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,
-       started_ms, reported_ms, poll_failures, last_error, draining_ms
+       started_ms, reported_ms, poll_failures, last_error, draining_ms, idle_since_ms
   FROM atomic_host
  WHERE machine = :machine
    AND machine_boot = :machine_boot
@@ -76,6 +76,16 @@ LOCK TABLE atomic_drain IN ROW EXCLUSIVE MODE;
 -- name: hold :many
 -- The hosts of an instance, held: claims that began are over, and others wait.
 SELECT id FROM atomic_host WHERE id = :instance OR provider_id = :instance ORDER BY id FOR UPDATE;
+
+-- name: hold_instance :many
+-- The hosts of an instance and those with these ids, held: claims that began are over, and others wait; and which have been silent for so long.
+SELECT id, reported_ms <= {now_ms} - :silent_ms
+  FROM atomic_host
+ WHERE id = :instance
+    OR provider_id = :instance
+    OR id IN (SELECT json_array_elements_text(:host_ids::json))
+ ORDER BY id
+   FOR UPDATE;
 
 -- name: holds_claims :one
 -- Whether any of these hosts holds a message, also under a lease that ran out and nobody has reclaimed yet.
@@ -97,8 +107,8 @@ UPDATE atomic_host
     OR provider_id = :instance;
 
 -- name: forget_drain :exec
--- Forget that an instance takes no more.
-DELETE FROM atomic_drain WHERE instance IN (:instance, :host_id);
+-- Forget that an instance takes no more, unless it is being removed.
+DELETE FROM atomic_drain WHERE instance IN (:instance, :host_id) AND removing_ms IS NULL;
 
 -- name: unmark_draining :exec
 -- Let the hosts of an instance claim again, unless another drain concerns them.
@@ -109,4 +119,23 @@ UPDATE atomic_host
 
 -- name: drains :many
 -- The instances that take no more.
-SELECT instance, reason, asked_by, asked_ms, missed_listings FROM atomic_drain ORDER BY asked_ms, instance;
+SELECT instance, reason, asked_by, asked_ms, missed_listings, removing_ms FROM atomic_drain ORDER BY asked_ms, instance;
+
+-- name: begin_removal :one
+-- Note that an instance that takes no more is being removed: no drain of that kind is taken back. No row: it has none.
+UPDATE atomic_drain SET removing_ms = coalesce(removing_ms, {now_ms}) WHERE instance = :instance RETURNING removing_ms;
+
+-- name: listed :exec
+-- Start anew to count the listings that these instances are missing from.
+UPDATE atomic_drain SET missed_listings = 0 WHERE missed_listings > 0 AND instance IN (SELECT json_array_elements_text(:instances::json));
+
+-- name: not_listed :many
+-- Count a listing that these instances are missing from; return those that have been missing so often.
+UPDATE atomic_drain
+   SET missed_listings = missed_listings + 1
+ WHERE instance IN (SELECT json_array_elements_text(:instances::json))
+RETURNING instance, missed_listings;
+
+-- name: forget_removed :exec
+-- Forget that an instance takes no more: it is gone.
+DELETE FROM atomic_drain WHERE instance = :instance;

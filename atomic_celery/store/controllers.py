@@ -1,0 +1,79 @@
+"""What a fleet controller knows from tick to tick, whoever leads; and how the fleet's size went.
+
+All that is written here is written by whoever leads: in a transaction that holds the term (`Term.hold`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atomic_celery.store.database import Noun
+
+SAMPLES_KEPT_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the last tick left."""
+
+    memory: Mapping[str, Any]
+    ticked_ms: int
+    plan: Mapping[str, Any]
+    """What was decided, and why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How many hosts there were, and were to be, at one time."""
+
+    at_ms: int
+    desired_hosts: int
+    hosts: int
+    instances: int
+    demand: int
+    queue_depth: int
+    running: int
+    busy_slots: int
+    idle_slots: int
+
+
+class Controllers(Noun):
+    """The memory of fleet controllers."""
+
+    noun = "controllers"
+
+    def load(self, name: str) -> Remembered | None:
+        """Return what the last tick left; None: there was none."""
+        row = self._one("load", name=name)
+        return None if row is None else Remembered(json.loads(row[0]), row[1], json.loads(row[2]))
+
+    def keep(self, name: str, memory: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+        """Remember a tick, now.
+
+        Atomicity: joins the caller's transaction, which must hold the term.
+        """
+        self._exec("keep", name=name, memory=json.dumps(memory), plan=json.dumps(plan))
+
+    def remember(self, name: str, memory: Mapping[str, Any]) -> None:
+        """Change what is remembered, in the middle of a tick.
+
+        Atomicity: joins the caller's transaction, which must hold the term.
+        """
+        self._exec("remember", name=name, memory=json.dumps(memory))
+
+    def add_sample(self, sample: Sample) -> None:
+        """Note a sample, unless this minute (by the database's clock) has one.
+
+        Atomicity: joins the caller's transaction, which must hold the term.
+        """
+        values = dataclasses.asdict(sample)
+        del values["at_ms"]
+        self._exec("sample", kept_ms=SAMPLES_KEPT_MS, **values)
+
+    def samples(self, since_ms: int) -> list[Sample]:
+        """Return the samples since *since_ms*, the first first; at most one a minute for seven days."""
+        return [Sample(*row) for row in self._many("samples", since_ms=since_ms)]

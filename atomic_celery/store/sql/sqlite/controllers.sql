@@ -1,0 +1,30 @@
+-- What a fleet controller knows from tick to tick. Every write is made in a transaction that holds its term.
+
+-- name: load :one
+-- What was remembered, when that was, what was decided then.
+SELECT memory, ticked_ms, plan FROM atomic_controller WHERE name = :name;
+
+-- name: keep :exec
+-- Remember.
+INSERT INTO atomic_controller (name, ticked_ms, memory, plan)
+VALUES (:name, {now_ms}, :memory, :plan)
+ON CONFLICT (name) DO UPDATE
+   SET ticked_ms = excluded.ticked_ms, memory = excluded.memory, plan = excluded.plan;
+
+-- name: remember :exec
+-- Change what is remembered in the middle of a tick.
+UPDATE atomic_controller SET memory = :memory WHERE name = :name;
+
+-- name: sample :exec
+-- Note how many hosts there are and ought to be, once a minute; drop what is too old.
+DELETE FROM atomic_fleet_sample WHERE at_ms < {now_ms} - :kept_ms;
+INSERT INTO atomic_fleet_sample (at_ms, desired_hosts, hosts, instances, demand, queue_depth, running, busy_slots, idle_slots)
+VALUES ({now_ms} / 60000 * 60000, :desired_hosts, :hosts, :instances, :demand, :queue_depth, :running, :busy_slots, :idle_slots)
+ON CONFLICT (at_ms) DO NOTHING;
+
+-- name: samples :many
+-- The samples since some time, the first first.
+SELECT at_ms, desired_hosts, hosts, instances, demand, queue_depth, running, busy_slots, idle_slots
+  FROM atomic_fleet_sample
+ WHERE at_ms >= :since_ms
+ ORDER BY at_ms;

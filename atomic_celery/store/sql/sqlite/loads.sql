@@ -1,0 +1,50 @@
+-- How much work there is and who does it, for whoever decides how many hosts there are to be.
+--
+-- Temporary queues (mailboxes, replies) are left out, and all but *queues* if those are given. Every count stops
+-- at *bound* rows over all queues together, so that a look costs the same however full they are.
+
+-- name: work :one
+-- Ready messages and delayed ones that are due, running ones, those of them whose lease ran out, and since when the
+-- one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait all the same.
+WITH queue AS (
+    SELECT id
+      FROM atomic_queue
+     WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
+       AND (:queues IS NULL OR name IN (SELECT value FROM json_each(:queues)))
+), running AS (
+    SELECT count(*) AS n, coalesce(sum(lapsed), 0) AS lapsed
+      FROM (SELECT CASE WHEN lease_until_ms <= {now_ms} THEN 1 ELSE 0 END AS lapsed
+              FROM atomic_claim
+             WHERE queue_id IN (SELECT id FROM queue)
+             LIMIT :bound + 1) AS capped
+)
+SELECT (SELECT count(*)
+          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped) AS ready,
+       (SELECT count(*)
+          FROM (SELECT 1
+                  FROM atomic_delayed
+                 WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)
+                 LIMIT :bound + 1) AS capped) AS due,
+       running.n, running.lapsed,
+       (SELECT min((SELECT max(m.published_ms, coalesce(m.due_ms, 0))
+                      FROM atomic_ready AS r
+                      JOIN atomic_message AS m ON m.id = r.message_id
+                     WHERE r.queue_id = queue.id AND r.priority = lane.column1
+                     ORDER BY r.position
+                     LIMIT 1))
+          FROM queue
+         CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS lane) AS ready_since_ms,
+       (SELECT min(due_ms) FROM atomic_delayed WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)) AS due_since_ms,
+       {now_ms} AS now_ms
+  FROM running;
+
+-- name: slots :one
+-- Hosts that reported lately, how many of their slots run something, and how many are free on those that take more.
+SELECT count(*), coalesce(sum(busy), 0),
+       coalesce(sum(CASE WHEN draining_ms IS NULL AND slots > busy THEN slots - busy ELSE 0 END), 0)
+  FROM atomic_host
+ WHERE reported_ms > {now_ms} - :stale_ms;
+
+-- name: holders :many
+-- Everybody who holds a message, also under a lease that ran out and that nobody has reclaimed yet.
+SELECT DISTINCT holder FROM atomic_claim;

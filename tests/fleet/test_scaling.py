@@ -1,0 +1,172 @@
+"""The scaling signal: the function, row by row, and the read that feeds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from atomic_celery import errors
+from atomic_celery.config import Settings
+from atomic_celery.fleet import scaling
+from atomic_celery.fleet.policy import Policy
+from atomic_celery.fleet.scaling import Load, compute, desired_hosts
+from atomic_celery.store.hosts import HostReport
+from atomic_celery.store.loads import Slots
+from atomic_celery.store.queues import QueueSpec
+from atomic_celery.store.records import Holder
+from tests.store.desk import LEASE_MS, Desk
+from tests.store.test_hosts import host
+
+NOBODY = Slots(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "min_hosts", "max_hosts", "per_host", "wanted"),
+    [
+        (0, 0, 10, 4, 0),
+        (1, 0, 10, 4, 1),
+        (4, 0, 10, 4, 1),
+        (5, 0, 10, 4, 2),
+        (1_000_000, 0, 10, 4, 10),
+        (0, 2, 10, 4, 2),
+        (9, 2, 10, 4, 3),
+        (3, 0, 10, 1, 3),
+        (5, 5, 5, 1, 5),
+    ],
+)
+def test_the_hosts_wanted(demand: int, min_hosts: int, max_hosts: int, per_host: int, wanted: int) -> None:
+    policy = Policy(min_hosts=min_hosts, max_hosts=max_hosts, workers_per_host=per_host)
+    assert desired_hosts(demand, policy) == wanted
+
+
+@pytest.mark.parametrize(
+    ("load", "demand", "depth"),
+    [
+        (Load(ready=0, running=0), 0, 0),
+        (Load(ready=7, running=2), 9, 7),
+        (Load(ready=7, running=2, limit=4), 4, 2),
+        (Load(ready=1, running=2, limit=4), 3, 1),
+        (Load(ready=7, running=4, limit=4), 4, 0),
+        (Load(ready=7, running=5, limit=3), 5, 0),  # the limit was lowered: what runs still counts
+        (Load(ready=7, running=2, limit=0), 2, 0),
+        (Load(ready=7, running=2, open=False), 2, 0),  # paused, or its budget is spent
+        (Load(ready=7, running=2, limit=9, open=False), 2, 0),
+    ],
+)
+def test_what_a_root_asks_for(load: Load, demand: int, depth: int) -> None:
+    assert (load.demand, load.startable) == (demand, depth)
+
+
+def test_the_signal_is_the_sum_of_what_the_roots_ask_for() -> None:
+    loads = [Load(5, 1), Load(100, 2, limit=4), Load(100, 3, open=False)]
+    signal = compute(loads, Slots(hosts=2, busy=6, idle=2), Policy(max_hosts=3))
+    assert signal.document() == {
+        "desiredHosts": 3,
+        "desiredWorkers": 12,
+        "demand": 6 + 4 + 3,
+        "queueDepth": 5 + 2,
+        "running": 6,
+        "hosts": 2,
+        "busySlots": 6,
+        "idleSlots": 2,
+        "minHosts": 0,
+        "maxHosts": 3,
+        "workersPerHost": 4,
+        "oldestMs": 0,
+        "exact": True,
+    }
+
+
+def test_a_policy_says_all_that_is_wrong_with_it() -> None:
+    with pytest.raises(errors.ConfigError, match=r"min_hosts.*got -1; max_hosts.*got 0; workers_per_host.*got 0"):
+        Policy(min_hosts=-1, max_hosts=0, workers_per_host=0)
+    with pytest.raises(errors.ConfigError, match=r"max_hosts must be at least 1 and min_hosts \(5\), got 4"):
+        Policy(min_hosts=5, max_hosts=4)
+    with pytest.raises(errors.ConfigError, match="idle_drain_ms must not be below 0"):
+        Policy(idle_drain_ms=-1)
+    with pytest.raises(errors.ConfigError, match="boot_timeout_ms"):
+        Policy(boot_timeout_ms=0)
+
+
+def test_the_defaults_of_the_policy_are_the_settings() -> None:
+    assert Policy.of(Settings()) == Policy()
+    assert Policy.of(Settings(scale_up_queue_depth=7)).waiting_allowed == 7
+    assert Policy(workers_per_host=9).waiting_allowed == 9
+
+
+def read(desk: Desk, **options: object) -> scaling.Scaling:
+    return scaling.read(desk.store, Policy(), **options)  # type: ignore[arg-type]
+
+
+def test_an_empty_fleet_wants_nothing(desk: Desk) -> None:
+    signal = read(desk)
+    assert (signal.desired_hosts, signal.demand, signal.hosts, signal.oldest_ms) == (0, 0, 0, 0)
+    assert signal.exact
+
+
+def test_ready_and_running_messages_are_demand(desk: Desk) -> None:
+    for _ in range(6):
+        desk.publish()
+    desk.pass_ms(5000)
+    desk.claim(limit=2)
+    signal = read(desk)
+    assert (signal.demand, signal.queue_depth, signal.running, signal.desired_hosts) == (6, 4, 2, 2)
+    assert signal.oldest_ms == 5000
+
+
+def test_a_message_whose_lease_ran_out_counts_as_running_until_it_is_reclaimed(desk: Desk) -> None:
+    """With no host left there is nobody to reclaim it; the fleet must grow for it."""
+    desk.publish()
+    desk.claim()
+    desk.pass_ms(LEASE_MS + 1)
+    assert (read(desk).running, read(desk).desired_hosts) == (1, 1)
+    desk.messages.reclaim()
+    assert (read(desk).running, read(desk).queue_depth) == (0, 1)
+
+
+def test_a_delayed_message_counts_from_the_moment_it_is_due_also_with_no_host_to_promote_it(desk: Desk) -> None:
+    desk.publish(due_ms=desk.now_ms + 1000)
+    assert read(desk).demand == 0
+    desk.pass_ms(1500)
+    signal = read(desk)
+    assert (signal.queue_depth, signal.desired_hosts, signal.oldest_ms) == (1, 1, 500)
+
+
+def test_mailboxes_and_reply_queues_are_no_work(desk: Desk) -> None:
+    queue = desk.store.queues.declare(QueueSpec(name="reply", expires_ms=10_000))
+    desk.messages.publish([desk.new().__class__(queue.id, "answer")])
+    assert read(desk).demand == 0
+
+
+def test_the_work_of_some_queues_only(desk: Desk) -> None:
+    other = desk.store.queues.declare(QueueSpec(name="other"))
+    desk.messages.publish([desk.new().__class__(other.id, "x")] * 3)
+    desk.publish()
+    assert read(desk).demand == 4
+    assert read(desk, queues=["other"]).demand == 3
+    assert read(desk, queues=["other", "celery"]).demand == 4
+    assert read(desk, queues=["nobody's"]).demand == 0
+
+
+def test_slots_of_hosts_that_reported_lately(desk: Desk) -> None:
+    hosts = desk.store.hosts
+    for name in ("h1", "h2", "h3"):
+        hosts.register(host(name))
+    desk.pass_ms(16_000)
+    hosts.report("h1", "b1", HostReport(slots=4, busy=1, queues=()))
+    hosts.report("h2", "b1", HostReport(slots=4, busy=3, queues=(), draining=True))
+    signal = read(desk)
+    assert (signal.hosts, signal.busy_slots, signal.idle_slots) == (2, 4, 3)
+
+
+def test_counting_stops_at_a_bound_and_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "COUNT_BOUND", 5)
+    desk.messages.publish([desk.new()] * 9)
+    signal = scaling.read(desk.store, Policy(max_hosts=2, workers_per_host=3))
+    assert (signal.desired_hosts, signal.exact, signal.queue_depth) == (2, False, 6)
+
+
+def test_those_who_hold_something(desk: Desk) -> None:
+    desk.publish()
+    desk.publish()
+    desk.claim(Holder("h1", "b1"))
+    assert desk.store.loads.holders() == {"h1"}
