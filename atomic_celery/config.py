@@ -15,6 +15,9 @@ from atomic_celery.errors import ConfigError
 MISSED = ("skip", "last", "all")
 """What may become of a periodic task's runs that nobody was there for."""
 
+CLOUDS = ("aws", "gcp", "azure")
+"""Whose identity of a machine may open a database."""
+
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9._-]{1,63}\Z")
 _LABEL_VALUE_LENGTH = 255
@@ -57,6 +60,7 @@ class Settings:
     state_dir: str | None = None
     password_file: str | None = None
     token_file: str | None = None
+    auth: str | None = None
     json: bool = False
     mask: tuple[str, ...] = ()
 
@@ -98,8 +102,11 @@ def _problems(settings: Settings) -> Iterable[str]:
         yield f"max_crashes must be at least 1, got {settings.max_crashes}"
     if settings.slots is not None and settings.slots < 1:
         yield f"slots must be at least 1, got {settings.slots}"
-    if settings.password_file and settings.token_file:
-        yield "password_file and token_file are both set; a database takes exactly one credential"
+    if settings.auth is not None and settings.auth not in CLOUDS:
+        yield f"auth must be one of {', '.join(CLOUDS)}, got {settings.auth!r}"
+    credentials = [name for name in ("password_file", "token_file", "auth") if getattr(settings, name)]
+    if len(credentials) > 1:
+        yield f"{' and '.join(credentials)} are set; a database takes exactly one credential"
     yield from _label_problems(settings.labels)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atomic_celery import errors, identity
 from atomic_celery.config import Settings
-from atomic_celery.store import open_store
+from atomic_celery.store import clouds, open_store
 from atomic_celery.store.urls import StoreUrl
 
 HEADLINE = "Worker host setup is incomplete"
@@ -85,6 +85,8 @@ def _containment() -> Iterator[Problem]:
 
 
 def _credential(settings: Settings, warnings: list[str]) -> Iterator[Problem]:
+    if settings.auth and (missing := clouds.missing_library(settings.auth)):
+        yield _problem_of(missing)
     for option, path in (("password-file", settings.password_file), ("token-file", settings.token_file)):
         if path is None:
             continue
@@ -106,8 +108,12 @@ def _driver(url: StoreUrl) -> Iterator[Problem]:
     try:
         url.require_driver()
     except errors.ConfigError as error:
-        what, _, fix = str(error).partition(": ")
-        yield Problem(what, fix)
+        yield _problem_of(error)
+
+
+def _problem_of(missing: errors.ConfigError) -> Problem:
+    what, _, fix = str(missing).partition(": ")
+    return Problem(what, fix)
 
 
 def _network_file(url: StoreUrl) -> Iterator[Problem]:

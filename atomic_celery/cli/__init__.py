@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 from celery.bin.base import handle_preload_options
 
-from atomic_celery import _register
+from atomic_celery import _register, config
 from atomic_celery.cli import session
 from atomic_celery.cli.group import LazyGroup
 
@@ -34,17 +34,23 @@ _MODULES = {
 @click.option("--prefix", metavar="PREFIX", help="Prefix of the tables (default: atomic).")
 @click.option("--password-file", type=click.Path(), help="File with the database password.")
 @click.option("--token-file", type=click.Path(), help="File with a password that changes.")
+@click.option("--auth", type=click.Choice(config.CLOUDS), help="Use this machine's identity in its cloud.")
 @click.pass_context
 @handle_preload_options
 def atomic(
-    ctx: click.Context, prefix: str | None, password_file: str | None, token_file: str | None, **_preload: object
+    ctx: click.Context,
+    prefix: str | None,
+    password_file: str | None,
+    token_file: str | None,
+    auth: str | None,
+    **_preload: object,
 ) -> None:
     """Look after the fleet that shares the database of the app's broker_url.
 
     Exit codes: 0 done; 1 the set-up is wrong, the store is in trouble, or something asked for was not done;
     64 the command was used wrongly.
     """
-    session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file})
+    session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file, "auth": auth})
 
 
 def _extend_celery_worker() -> None:

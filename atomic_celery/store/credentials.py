@@ -1,7 +1,8 @@
 """Where the password of a connection comes from, asked again for every new one.
 
-A secret is held only while a connection is being opened. Files are not cached, so a password that
-another process keeps fresh needs no restart; open sessions outlive the secret they began with.
+A secret from a file is held only while a connection is being opened. Files are not cached, so a password that
+another process keeps fresh needs no restart; open sessions outlive the secret they began with. The token of a
+cloud's identity is made here (`tokens`), and kept until it nears its end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy import Engine, event
 
 from atomic_celery import errors
 from atomic_celery.config import Settings
+from atomic_celery.store import clouds, tokens
 from atomic_celery.store.urls import StoreUrl
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,10 @@ class Credential(Protocol):
         """
         ...
 
+    def doubt(self, secret: str | None) -> None:
+        """Hear that a connection could not be opened with *secret*, for whatever reason."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UrlPassword:
@@ -43,6 +49,9 @@ class UrlPassword:
     def secret(self) -> str | None:
         """Return the URL's password."""
         return self.url.password
+
+    def doubt(self, secret: str | None) -> None:
+        """Do nothing: there is no other."""
 
     def __repr__(self) -> str:
         return f"UrlPassword({str(self.url)!r})"
@@ -79,6 +88,9 @@ class SecretFile:
             )
         return secret
 
+    def doubt(self, secret: str | None) -> None:
+        """Do nothing: the file is read for every connection anyway."""
+
     def _warn_if_others_can_read(self, descriptor: int) -> None:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if mode & (stat.S_IRGRP | stat.S_IROTH) and not self._warned:
@@ -99,16 +111,19 @@ def choose(url: StoreUrl, settings: Settings) -> Credential:
     """Return the one credential that *url* and *settings* name.
 
     Raises:
-        ConfigError: They name more than one, or one for a database that takes none.
+        ConfigError: They name more than one, or one for a database that takes none, or one that cannot work here.
     """
     files = [
         SecretFile(setting, path) for setting in ("password_file", "token_file") if (path := getattr(settings, setting))
     ]
-    if files and url.dialect == "sqlite":
-        raise errors.ConfigError(f"{files[0]!r}: a SQLite file takes no password")
-    if len(files) + (url.password is not None) > 1:
-        named = " and ".join([*map(repr, files), *(["the URL"] if url.password is not None else [])])
-        raise errors.ConfigError(f"a password comes from {named}; keep exactly one of them")
+    named = [*map(repr, files), *([f"auth {settings.auth}"] if settings.auth else [])]
+    if named and url.dialect == "sqlite":
+        raise errors.ConfigError(f"{named[0]}: a SQLite file takes no password")
+    named += ["the URL"] if url.password is not None else []
+    if len(named) > 1:
+        raise errors.ConfigError(f"a password comes from {' and '.join(named)}; keep exactly one of them")
+    if settings.auth:
+        return tokens.of(settings.auth, clouds.login_of(settings.auth, url), settings.connect_timeout_s)
     return files[0] if files else UrlPassword(url)
 
 
@@ -117,10 +132,10 @@ def present(credential: Credential, engine: Engine) -> None:
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, _record: Any, arguments: Any, parameters: dict[str, Any]) -> Any:
-        return dialect.connect(*arguments, **with_secret(credential, parameters))
-
-
-def with_secret(credential: Credential, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of libpq *parameters* that holds the secret as well."""
-    secret = credential.secret()
-    return parameters if secret is None else {**parameters, "password": secret}
+        secret = credential.secret()
+        given = parameters if secret is None else {**parameters, "password": secret}
+        try:
+            return dialect.connect(*arguments, **given)
+        except Exception:
+            credential.doubt(secret)
+            raise

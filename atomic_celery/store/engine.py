@@ -68,7 +68,7 @@ def _connect_arguments(url: StoreUrl, settings: Settings) -> dict[str, Any]:
             "timeout": settings.statement_timeout_s,
             "cached_statements": 512,
         }
-    arguments: dict[str, Any] = url.connect_parameters(settings.connect_timeout_s)
+    arguments: dict[str, Any] = url.connect_parameters(settings.connect_timeout_s, auth=settings.auth)
     if url.driver == "psycopg":
         from psycopg import ClientCursor
 

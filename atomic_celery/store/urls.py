@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import ipaddress
 import itertools
 import math
 import os
@@ -22,7 +21,7 @@ from urllib.parse import quote, unquote_to_bytes
 import sqlalchemy
 
 from atomic_celery.errors import ConfigError
-from atomic_celery.store import elsewhere
+from atomic_celery.store import elsewhere, tls
 
 Dialect = Literal["postgresql", "sqlite"]
 
@@ -88,7 +87,6 @@ _LIBPQ = frozenset(
     }
 )
 _SECRETS = frozenset({"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"})
-_SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")  # weakest first
 _MASK = "***"
 
 # A peer that vanished without a word is noticed after 10 + 3 * 5 seconds, within a lease of 30.
@@ -147,17 +145,23 @@ class StoreUrl:
             raise ConfigError(f"{self} is in the memory of one process; only what that publishes itself can reach it")
         return sqlalchemy.URL.create(f"{self.dialect}+{self.driver}", database=self.path)
 
-    def connect_parameters(self, connect_timeout_s: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    def connect_parameters(
+        self, connect_timeout_s: float, environ: Mapping[str, str] = os.environ, *, auth: str | None = None
+    ) -> dict[str, str]:
         """Return libpq's parameters for one PostgreSQL connection, all but the password.
 
         What the URL says wins. Beyond it: bounds in time, and TLS where bytes leave the machine.
 
+        Args:
+            auth: The cloud whose token will be the password; it decides how sure we must be of the server.
+
         Raises:
-            ConfigError: A service file decides the host, so the URL has to say something on TLS.
+            ConfigError: A service file decides the host, or a certificate authority is needed and not named, so
+                the URL has to say something on TLS.
         """
         said = {name: value for name, value in self.parameters if name != "password"}
         timeout = {"connect_timeout": str(max(2, math.ceil(connect_timeout_s)))}
-        return {**_DEFAULTS, **timeout, **_tls(said, environ), **said}
+        return {**_DEFAULTS, **timeout, **tls.ask(said, environ, auth), **said}
 
     def require_driver(self) -> None:
         """Make sure that the driver is installed.
@@ -325,8 +329,8 @@ def _check(said: Mapping[str, str]) -> None:
     hosts = said.get("host", "").split(",")
     if len(ports) not in (1, len(hosts)):
         raise ConfigError(f"{len(hosts)} hosts but {len(ports)} ports: give one port, or one each")
-    if said.get("sslmode", "require") not in _SSLMODES:
-        raise ConfigError(f"sslmode is one of {', '.join(_SSLMODES)}")
+    if said.get("sslmode", "require") not in tls.SSLMODES:
+        raise ConfigError(f"sslmode is one of {', '.join(tls.SSLMODES)}")
 
 
 def _is_port(text: str) -> bool:
@@ -344,32 +348,3 @@ def _decode(text: str, what: str) -> str:
     if "\0" in decoded:
         raise ConfigError(f"{what} contains %00")
     return decoded
-
-
-def _tls(said: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Ask for TLS unless the URL has its own word on it or no byte leaves this machine."""
-    if "sslmode" in said:
-        return {}
-    hosts = said.get("hostaddr") or said.get("host")
-    if not hosts and ("service" in said or "PGSERVICE" in environ):
-        raise ConfigError("a service file decides the host, so the URL must say ?sslmode=… itself")
-    hosts = hosts or environ.get("PGHOSTADDR") or environ.get("PGHOST", "")
-    if all(map(_stays_on_this_machine, hosts.split(","))):
-        return {}
-    return {"sslmode": max("require", environ.get("PGSSLMODE", ""), key=_strength)}
-
-
-def _strength(sslmode: str) -> int:
-    return _SSLMODES.index(sslmode) if sslmode in _SSLMODES else -1
-
-
-def _stays_on_this_machine(host: str) -> bool:
-    """Whether *host* is a loopback address or a socket (a path, an @name, libpq's default)."""
-    if not host or host[0] in "/@" or host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

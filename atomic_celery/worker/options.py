@@ -12,7 +12,6 @@ from celery.bin.base import CeleryOption
 from atomic_celery import config
 
 _GROUP = "Atomic Options"
-_SHARED = ("prefix", "password_file", "token_file")
 
 
 def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -59,6 +58,13 @@ def _options() -> list[click.Option]:
             callback=_share,
             type=click.Path(),
             help="File with a password that changes; read for every new connection.",
+        ),
+        _option(
+            "--auth",
+            "atomic_auth",
+            callback=_share,
+            type=click.Choice(config.CLOUDS),
+            help="Open the database with this machine's identity in its cloud.",
         ),
     ]
 
