@@ -328,6 +328,7 @@ class Claimer:
 
         if attempt.is_plain:
             return turn()
+        faults.reach("settle.begun")
         with self._store.transaction("settle"):
             delayed = [ending for ending in attempt.delayed if self._delay(ending)]
             done = turn()

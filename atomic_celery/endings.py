@@ -124,12 +124,22 @@ class Endings:
         refused = [ending for ending in attempt.endings if ending.held[0] not in settled]
         # What an unanswered attempt had settled after all is refused now, and was not lost.
         certain = [ending for ending in refused if ending.held not in self._unsure]
+        for message_id, fence in (ending.held for ending in refused if self._is_unknown(ending)):
+            logger.warning(
+                "No answer came to the completion of message %d (fence %d) while its lease lasted: if it was not "
+                "completed, it is no longer ours and runs again",
+                message_id,
+                fence,
+            )
         for ending in attempt.endings:
             self._unsure.pop(ending.held, None)
             self._suspect.discard(ending.held)
             if ending.then is not None:
                 ending.then(ending.held[0] in settled)
         return certain
+
+    def _is_unknown(self, ending: Ending) -> bool:
+        return ending.outcome == "complete" and ending.held in self._unsure
 
 
 @dataclass(frozen=True, slots=True)
