@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import re
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -31,6 +32,7 @@ _DRIVERS: dict[str, tuple[Dialect, tuple[str, ...]]] = {  # the first driver is 
     "postgresql": ("postgresql", ("psycopg2", "psycopg")),
     "sqlite": ("sqlite", ("pysqlite",)),
 }
+_OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 _EXTRAS = {"psycopg2": "postgres", "psycopg": "psycopg3"}
 
 _LIBPQ = frozenset(
@@ -164,11 +166,17 @@ class StoreUrl:
         return {**_DEFAULTS, **timeout, **tls.ask(said, environ, auth), **said}
 
     def require_driver(self) -> None:
-        """Make sure that the driver is installed.
+        """Make sure that the driver is installed, and new enough.
 
         Raises:
-            ConfigError: It is not; names the extra that brings it.
+            ConfigError: It is not; says how to get it.
         """
+        if self.dialect == "sqlite" and sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            oldest = ".".join(map(str, _OLDEST_SQLITE))
+            raise ConfigError(
+                f"this Python's SQLite is {sqlite3.sqlite_version}, and {oldest} or newer is needed: "
+                "upgrade the system's libsqlite3, use a Python that was built with a newer one, or use PostgreSQL"
+            )
         extra = _EXTRAS.get(self.driver)
         if extra and importlib.util.find_spec(self.driver) is None:
             raise ConfigError(

@@ -71,15 +71,20 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
         "routing_key": routing_key,
     }
     name_publication(headers, properties)
-    is_task = "task" in headers
+    packed = {**message, **_packed_body(message, properties)}
+    facts = _facts(packed)
+    is_task = "task" in facts
+    due_ms = _instant_ms(facts.get("eta")) if is_task else None
+    if due_ms is not None and facts is not headers:
+        packed["body"] = _readable.encode({**facts, "eta": None})  # as `unpack` does it with a header
     return Packed(
-        payload=_dump({**message, **_packed_body(message, properties)}),
-        task_id=_column(headers["id"] if "id" in headers else properties["publish_id"]),
-        task_name=_column(headers.get("task")),
-        root_id=_column(headers.get("root_id")),
+        payload=_dump(packed),
+        task_id=_column(facts["id"] if "id" in facts else properties["publish_id"]),
+        task_name=_column(facts.get("task")),
+        root_id=_column(facts.get("root_id")),
         priority=_priority(properties.get("priority")),
-        due_ms=_instant_ms(headers.get("eta")) if is_task else None,
-        expires_ms=_instant_ms(headers.get("expires")) if is_task else None,
+        due_ms=due_ms,
+        expires_ms=_instant_ms(facts.get("expires")) if is_task else None,
         lives_ms=_milliseconds(properties.get("expiration")),
     )
 
@@ -108,7 +113,8 @@ def unpack(claimed: Claimed) -> RawMessage:
 
 def ends_revoked(message: RawMessage) -> bool:
     """Whether Celery itself has to hear that this message expired: a task with an expiry of its own."""
-    return "task" in message["headers"] and bool(message["headers"].get("expires"))
+    facts = _facts(message)
+    return "task" in facts and bool(facts.get("expires"))
 
 
 def without_claim(message: RawMessage) -> RawMessage:
@@ -119,6 +125,21 @@ def without_claim(message: RawMessage) -> RawMessage:
         if name not in ("atomic", "delivery_tag", "expiration", "publish_id")
     }
     return {**message, "headers": dict(message["headers"]), "properties": properties}
+
+
+def _facts(message: RawMessage) -> dict[str, Any]:
+    """Return what says which task a message is and when: its headers, or its body if that is JSON in protocol 1."""
+    headers: dict[str, Any] = message["headers"]
+    body = message["body"]
+    if "task" in headers or message.get("content-type") != "application/json":
+        return headers
+    if not isinstance(body, str) or '"task"' not in body:
+        return headers
+    try:
+        facts = json.loads(body)
+    except (ValueError, RecursionError):
+        return headers
+    return facts if isinstance(facts, dict) and {"task", "id", "args"} <= facts.keys() else headers
 
 
 def _packed_body(message: RawMessage, properties: dict[str, Any]) -> RawMessage:
@@ -189,14 +210,14 @@ def _column(value: Any) -> str | None:
 def _priority(value: Any) -> int:
     try:
         return max(LOWEST_PRIORITY, min(int(value), HIGHEST_PRIORITY))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return LOWEST_PRIORITY
 
 
 def _milliseconds(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

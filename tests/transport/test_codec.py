@@ -181,3 +181,51 @@ def test_what_is_no_task_gets_an_id_that_a_second_attempt_keeps() -> None:
     other = codec.pack(message(headers={}, properties={"priority": 0}), "", "q")
     assert first.task_id == second.task_id != other.task_id
     assert first.task_name is None
+
+
+def protocol_1(**facts: Any) -> codec.RawMessage:
+    """Return a message as Celery makes it with ``task_protocol = 1``: all that it says stands in the body."""
+    body = {"task": "a.task", "id": "t1", "args": [1], "kwargs": {}, "eta": None, "expires": None, "utc": True, **facts}
+    return message(json.dumps(body), headers={}, properties={"priority": 0, "correlation_id": "t1"})
+
+
+def test_a_task_of_protocol_1_is_known_by_its_id_and_name() -> None:
+    packed = codec.pack(protocol_1(), "", "q")
+    assert (packed.task_id, packed.task_name) == ("t1", "a.task")
+    assert (packed.due_ms, packed.expires_ms) == (None, None)
+    assert json.loads(json.loads(packed.payload)["body"])["args"] == [1]
+
+
+def test_the_eta_of_protocol_1_is_when_it_is_due_and_celery_waits_for_it_no_more() -> None:
+    packed = codec.pack(protocol_1(eta="2024-01-01T00:00:00+00:00"), "", "q")
+    assert packed.due_ms == 1704067200000
+    body = json.loads(codec.unpack(claimed(packed.payload))["body"])
+    assert (body["eta"], body["task"], body["args"]) == (None, "a.task", [1])
+
+
+def test_an_eta_of_protocol_1_that_cannot_be_read_is_left_for_celery_to_refuse() -> None:
+    packed = codec.pack(protocol_1(eta="next week"), "", "q")
+    assert packed.due_ms is None
+    assert json.loads(json.loads(packed.payload)["body"])["eta"] == "next week"
+
+
+def test_a_task_of_protocol_1_that_expires_is_celerys_to_revoke() -> None:
+    packed = codec.pack(protocol_1(expires="2024-01-01T00:00:00+00:00"), "", "q")
+    assert packed.expires_ms == 1704067200000
+    assert codec.ends_revoked(codec.unpack(claimed(packed.payload, expired=True)))
+    assert not codec.ends_revoked(codec.unpack(claimed(codec.pack(protocol_1(), "", "q").payload, expired=True)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"task": "a.task"}', '["task"]', '{"task": ', '"task"', '{"task": ' + "[" * 100_000, b'{"task": "\xff"}', None],
+)
+def test_what_only_looks_like_protocol_1_is_a_message_like_any_other(body: Any) -> None:
+    packed = codec.pack(message(body, headers={}, properties={"publish_id": "p"}), "", "q")
+    assert (packed.task_id, packed.task_name, packed.due_ms) == ("p", None, None)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), "many"])
+def test_numbers_that_are_none_are_as_if_they_were_not_there(number: Any) -> None:
+    packed = codec.pack(message(properties={"priority": number, "expiration": number}), "", "q")
+    assert (packed.priority, packed.lives_ms) == (0, None)

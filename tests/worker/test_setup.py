@@ -12,6 +12,7 @@ import pytest
 
 from atomic_celery import setup_check
 from atomic_celery.config import Settings
+from atomic_celery.errors import ConfigError
 from atomic_celery.store import open_store
 from tests.support.postgres import free_port
 from tests.support.workers import Fleet
@@ -52,6 +53,16 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     text = said("atomic+postgresql+psycopg://me@127.0.0.1/db")
     assert "psycopg is not installed" in text
     assert "pip install 'atomic_celery[psycopg3]'" in text
+
+
+def test_a_sqlite_that_is_too_old_is_named_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlite3.sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr("sqlite3.sqlite_version", "3.34.1")
+    text = said(f"atomic+sqlite:///{tmp_path}/x.db")
+    assert "this Python's SQLite is 3.34.1, and 3.35 or newer is needed" in text
+    assert "fix: upgrade the system's libsqlite3" in text
+    with pytest.raises(ConfigError, match=r"3\.34\.1"):
+        open_store(f"atomic+sqlite:///{tmp_path}/x.db", Settings()).now_ms()
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
