@@ -1,0 +1,353 @@
+"""The fleet controller: every few seconds it looks at the fleet, plans, and acts, while it holds the term.
+
+Several may run; one leads. What it writes it writes in transactions that hold the term, and each provider call is
+made only while the term is trusted by both local clocks. What it removes it drains first, and it drains only what
+holds nothing: of a drain and a claim the database lets one come wholly before the other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from atomic_celery import errors
+from atomic_celery.backoff import Backoff
+from atomic_celery.clock import Clock, SystemClock
+from atomic_celery.fleet import snapshot
+from atomic_celery.fleet.calls import Calls
+from atomic_celery.fleet.memory import Asked, Memory
+from atomic_celery.fleet.plan import LISTINGS_TO_FORGET, Add, Drain, Plan, Remove, plan
+from atomic_celery.fleet.provisioner import Instance, Provisioner
+from atomic_celery.lines import Lines
+from atomic_celery.store.controllers import Sample
+from atomic_celery.term import Term
+
+if TYPE_CHECKING:
+    from atomic_celery.fleet.policy import Policy
+    from atomic_celery.store.fleet_events import Kind
+    from atomic_celery.store.store import Store
+
+TERM = "fleet-controller"
+TICK_EVERY_S = 10.0
+PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S = 10.0, 600.0
+ASKED_BY = "fleet controller"
+_STUCK_LOOK_EVERY_S = 1.0
+
+Standing = Literal["new", "active", "standby"]
+
+
+class Controller:
+    """One of perhaps several controllers of a fleet.
+
+    Not safe to share between threads, but for `stop`.
+
+    Args:
+        lines: Where it says what it does.
+        clock: Local time, for tests.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        provisioner: Provisioner,
+        policy: Policy,
+        *,
+        lines: Lines | None = None,
+        clock: Clock | None = None,
+        tick_every_s: float = TICK_EVERY_S,
+    ) -> None:
+        self._store, self._provisioner, self._policy = store, provisioner, policy
+        self._lines, self._clock = lines or Lines(None), clock or SystemClock()
+        self._holder = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._term = Term(store, TERM, self._holder, clock=self._clock)
+        self._calls = Calls(self._term)
+        self._tick_every_s = tick_every_s
+        self._next_tick = self._clock.now()
+        self._standing: Standing = "new"
+        self._held_before: str | None = None
+        self._store_trouble = Backoff()
+        self._memory = Memory()
+
+    # Leading
+
+    @property
+    def leads(self) -> bool:
+        """Whether it holds the term."""
+        return self._term.held
+
+    def turn(self) -> float:
+        """Keep the term, and tick if it is time to; return seconds until the next turn.
+
+        Never raises what a database or a provider in trouble does: it says so, and tries again.
+        """
+        if self._calls.stuck:
+            return _STUCK_LOOK_EVERY_S  # until its provisioner listens, this controller must not lead again
+        try:
+            wait_s = self._turn()
+        except errors.LeaseLost as error:
+            self._say("lost", why=str(error))
+            return 0.0
+        except errors.StoreError as error:
+            wait_s = self._store_trouble.failed()
+            self._say(
+                "degraded", failures=self._store_trouble.failures, retry_in_ms=round(wait_s * 1000), error=str(error)
+            )
+            return wait_s
+        if self._store_trouble.succeeded():
+            self._say("recovered")
+        return wait_s
+
+    def stop(self) -> None:
+        """Give up the call that is made at the moment, and make no other. Safe from any thread."""
+        self._calls.give_up()
+
+    def close(self) -> None:
+        """Let another lead at once, unless a call could not be stopped."""
+        if not self._calls.stuck:
+            self._term.hand_over()
+        self._say("stopped")
+
+    def _turn(self) -> float:
+        held = self._term.keep()
+        self._announce(held)
+        if not held:
+            return self._term.seconds_until_next()
+        now = self._clock.now()
+        if self._next_tick.reached(now):
+            self._next_tick = now.later(self._tick_every_s)
+            self.tick()
+        return max(0.0, min(self._term.seconds_until_next(), self._next_tick.seconds_from(self._clock.now())))
+
+    def _announce(self, held: bool) -> None:
+        standing: Standing = "active" if held else "standby"
+        if standing == self._standing:
+            return
+        self._standing = standing
+        if held:
+            with self._writing("leading"):
+                self._store.events.record("controller-active", detail={"holder": self._holder})
+            self._say("controller-active", holder=self._holder, fence=self._term.require("leading"))
+        else:
+            self._store.events.record("controller-standby", detail={"holder": self._holder})
+            self._say("controller-standby", holder=self._holder)
+
+    # One tick
+
+    def tick(self, *, policy: Policy | None = None) -> Plan | None:
+        """Look, plan and act, once; return the plan, None when the provider is left alone or has failed.
+
+        Raises:
+            StaleTerm: Somebody else leads.
+            StoreError: No answer; what was begun may be done or not.
+        """
+        self._memory, now_ms = self._recall()
+        if now_ms < self._memory.provider_retry_ms:
+            return None
+        try:
+            decided = self._decide(policy or self._policy)
+            for action in decided.actions:
+                self._act(action)
+        except errors.CallGivenUp as error:
+            self._say("given-up", doing=error.doing)
+            return None
+        except errors.ProvisionerError as error:
+            self._degrade(error)
+            return None
+        self._recover()
+        return decided
+
+    def once(self) -> Plan | None:
+        """Lead for one tick and hand over; return what was decided.
+
+        None where another one leads, or the provider failed or is left alone.
+
+        Raises:
+            StoreError: No answer; what was begun may be done or not.
+        """
+        try:
+            if self._term.keep():
+                return self.tick()
+            self._say("controller-standby", holder=self._holder)
+            return None
+        finally:
+            self.close()
+
+    def look(self) -> Plan:
+        """Plan, and act on nothing; needs no term and writes nothing.
+
+        Raises:
+            ProvisionerError: The provider cannot be listed.
+            StoreError: No answer.
+        """
+        self._memory, _ = self._recall()
+        listed = self._provisioner.list(self._calls.free_permit())
+        return plan(self._see(listed, self._policy), self._memory, self._policy)
+
+    def _recall(self) -> tuple[Memory, int]:
+        with self._in_time():
+            kept = self._store.controllers.load(TERM)
+            return Memory() if kept is None else Memory.of(kept.memory), self._store.now_ms()
+
+    def _see(self, listed: Sequence[Instance], policy: Policy) -> snapshot.Snapshot:
+        with self._in_time():
+            return snapshot.read(self._store, policy, checked(listed))
+
+    def _decide(self, policy: Policy) -> Plan:
+        seen = self._see(self._calls.make("listing the instances", self._provisioner.list), policy)
+        decided = plan(seen, self._memory, policy)
+        self._memory = decided.memory
+        signal = seen.scaling
+        document = {
+            "reasons": decided.reasons(),
+            "scaling": signal.document(),
+            "instances": len(seen.instances),
+            "holder": self._holder,
+            "provisioner": self._provisioner.kind,
+        }
+        sample = Sample(
+            at_ms=seen.now_ms,
+            desired_hosts=signal.desired_hosts,
+            hosts=signal.hosts,
+            instances=len(seen.instances),
+            demand=signal.demand,
+            queue_depth=signal.queue_depth,
+            running=signal.running,
+            busy_slots=signal.busy_slots,
+            idle_slots=signal.idle_slots,
+        )
+        with self._writing("planning"):
+            self._store.controllers.keep(TERM, self._memory.document(), document)
+            self._store.controllers.add_sample(sample)
+            forgotten = self._store.hosts.count_listing(decided.listed, decided.missing, LISTINGS_TO_FORGET)
+            for instance in forgotten:
+                self._record("drain-forgotten", instance, why=f"missing from {LISTINGS_TO_FORGET} listings in a row")
+            if decided.held is not None and decided.held.split(";")[-1] != self._held_before:
+                self._record("scale-up-held", why=decided.held)
+            self._held_before = None if decided.held is None else decided.held.split(";")[-1]
+        return decided
+
+    # Acting
+
+    def _act(self, action: Drain | Remove | Add) -> None:
+        match action:
+            case Drain():
+                self._drain(action)
+            case Remove():
+                self._remove(action)
+            case Add():
+                self._add(action)
+
+    def _drain(self, action: Drain) -> None:
+        with self._writing(f"draining {action.instance}"):
+            if action.when == "always":
+                for target in (action.instance, *action.host_ids):
+                    self._store.hosts.drain(target, action.why, ASKED_BY)
+            elif not self._drained_unused(action.instance, action.host_ids, action.why, action.when == "silent"):
+                return
+            self._record("drain-asked", action.instance, why=action.why)
+
+    def _drained_unused(self, instance: str, host_ids: Sequence[str], why: str, silent: bool) -> bool:
+        silent_ms = self._stale_ms if silent else None
+        return self._store.hosts.drain_unused(instance, host_ids, why, ASKED_BY, silent_ms=silent_ms)
+
+    def _remove(self, action: Remove) -> None:
+        instance = action.instance
+        with self._writing(f"removing {instance}"):
+            drained = action.cause == "drained" or self._drained_unused(instance, action.host_ids, action.why, True)
+            if not drained or not self._store.hosts.begin_removal(instance, action.host_ids, silent_ms=self._stale_ms):
+                self._say("kept", instance=instance, why="a host came back, or holds a message")
+                return
+            kind: Kind = "boot-failed" if action.cause == "boot-failed" else "drained"
+            self._record(kind, instance, why=action.why, cause=action.cause)
+        self._calls.make(f"removing {instance}", lambda permit: self._provisioner.drain(instance, permit))
+        with self._writing(f"removing {instance}"):
+            self._record("removed", instance, why=action.why, cause=action.cause)
+
+    def _add(self, action: Add) -> None:
+        before = self._memory
+        with self._writing("adding hosts"):
+            # Noted before it is done: a controller that dies in the middle must not have it done twice.
+            asked = Asked(self._store.now_ms(), action.add)
+            self._memory = replace(before, asked=(*before.asked, asked))
+            self._store.controllers.remember(TERM, self._memory.document())
+            kind: Kind = "replaced" if action.replaces else "scale-up"
+            self._record(kind, why=action.why, add=action.add, target=action.target)
+        try:
+            self._calls.make(
+                f"adding {action.add} hosts",
+                lambda permit: self._provisioner.scale_to(action.target, permit, add=action.add),
+            )
+        except errors.ProvisionerError:
+            self._memory = before
+            raise
+
+    # A provider in trouble
+
+    def _degrade(self, error: errors.ProvisionerError) -> None:
+        """Keep the hosts there are, and leave the provider alone for a while."""
+        failures = self._memory.provider_failures + 1
+        wait = Backoff(PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S)
+        wait.failures = failures - 1
+        wait_ms = round(wait.failed() * 1000)
+        with self._writing("noting that the provider failed"):
+            retry_ms = self._store.now_ms() + wait_ms
+            self._memory = replace(self._memory, provider_failures=failures, provider_retry_ms=retry_ms)
+            document = {"reasons": [f"the provider failed ({error.code}), asked again in {wait_ms // 1000} s: {error}"]}
+            self._store.controllers.keep(TERM, self._memory.document(), document)
+            self._store.events.record(
+                "provider-degraded", detail={"code": error.code, "error": str(error), "failures": failures}
+            )
+        self._say("degraded", failures=failures, retry_in_ms=wait_ms, code=error.code, error=str(error))
+
+    def _recover(self) -> None:
+        if not self._memory.provider_failures:
+            return
+        self._memory = replace(self._memory, provider_failures=0, provider_retry_ms=0)
+        with self._writing("noting that the provider is well"):
+            self._store.controllers.remember(TERM, self._memory.document())
+            self._store.events.record("provider-recovered")
+        self._say("recovered")
+
+    # Writing
+
+    @property
+    def _stale_ms(self) -> int:
+        return round(self._store.settings.stale_after_s * 1000)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        with self._store.deadline(self._store.settings.statement_timeout_s):
+            yield
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        """Write what is inside only while no other controller leads."""
+        with self._in_time(), self._store.transaction("fleet"):
+            self._term.hold(doing)
+            yield
+
+    def _record(self, kind: Kind, instance: str | None = None, **detail: Any) -> None:
+        self._store.events.record(kind, instance=instance, detail={**detail, "asked_by": ASKED_BY})
+        self._say(kind, instance=instance, **detail)
+
+    def _say(self, event: str, **fields: Any) -> None:
+        self._lines.say(event, **fields)
+
+
+def checked(listed: object) -> list[Instance]:
+    """Return what a provisioner listed, if it makes sense.
+
+    Raises:
+        ProvisionerError: malformed: something else than instances, or one of them twice.
+    """
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Instance) for one in listed):
+        raise errors.ProvisionerError("malformed", f"list() must return Instance objects, got {type(listed).__name__}")
+    instances = list(listed)
+    if len({one.id for one in instances}) != len(instances):
+        raise errors.ProvisionerError("malformed", "list() returned an instance twice")
+    return instances
