@@ -60,15 +60,13 @@ def main(seat: Seat) -> None:
 
 
 def _settle_in(seat: Seat) -> None:
-    """Become a child: a process group of its own, bound to the host, with Celery set up as in any pool."""
+    """Become a child: a process group of its own, with Celery set up as in any pool."""
     os.setpgid(0, 0)
-    process_tree.bind_to_parent()
-    if os.getppid() != seat.host_pid:
-        os._exit(EX_FAILURE)  # the host died before it could take this process along
     seat.let_go()
     os.environ[process_tree.MARK] = seat.mark
     bodies.mark_all(seat.app)
     process_initializer(seat.app, seat.hostname)
+    process_tree.keep_together()
     gc.freeze()  # what all children share is not worth looking through again and again
 
 
@@ -101,7 +99,7 @@ class Child:
         self._poll.register(self._stream, select.POLLIN)
         self._poll.register(self._tokens.read_fd, select.POLLIN)
         self.ended_by: int | None = None
-        self.vigil = Vigil(self._page)
+        self.vigil = Vigil(self._page, seat.host_pid)
 
     def serve(self) -> int:
         """Run errands; return the exit code."""

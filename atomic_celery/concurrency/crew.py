@@ -27,6 +27,7 @@ from atomic_celery.concurrency.deadline_page import DeadlinePage
 from atomic_celery.concurrency.errand import Errand
 from atomic_celery.concurrency.link import Link
 from atomic_celery.concurrency.seat import Seat
+from atomic_celery.concurrency.undertaker import Undertaker
 from atomic_celery.concurrency.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Crew:
         self._rules, self._page, self._watch, self._listener = rules, page, watch, listener
         self._said: deque[tuple[Link, wire.Frame]] = deque()
         self._numbers = itertools.count(1)
+        self._undertaker = Undertaker()
         self._stillborn = 0
         self._delayed = False
 
@@ -117,6 +119,7 @@ class Crew:
         if pid == 0:
             _become(process)
         link.born(pid, process.name)
+        self._undertaker.born(pid)
         self.links.append(link)
         self._watch.add_reader(link.stream.fileno(), self._on_readable, link)
         if link.exit_fd is not None:
@@ -206,6 +209,7 @@ class Crew:
         self._tell()
         process_tree.send_group(link.pid, signal.SIGKILL)  # while the zombie still keeps its number taken
         exitcode = _exitcode(link.pid)
+        self._undertaker.buried(link.pid)
         if exitcode not in _ORDERLY:
             process_tree.kill_marked(link.mark)
         running, unbegun = link.running, list(link.queue)
@@ -251,6 +255,7 @@ class Crew:
         """End all children at once, with everything they started; return when none is left."""
         self.kill_all()
         self._await_exits(FAREWELL_S)
+        self._undertaker.close()
 
     def kill_all(self) -> None:
         """End all children at once, with everything they started; return when they are dead. From any thread."""

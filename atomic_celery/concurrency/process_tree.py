@@ -34,11 +34,14 @@ class _Process(NamedTuple):
     parent: int
 
 
-def bind_to_parent() -> None:
-    """Make this process die with the thread that forked it, and adopt its orphans. Linux only."""
+def keep_together() -> None:
+    """Make this process the parent of what its children leave behind, and not die before them. Linux only.
+
+    Celery has a pool process killed with its parent. But whatever it has started can be found only while it lives.
+    """
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

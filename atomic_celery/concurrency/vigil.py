@@ -1,7 +1,8 @@
 """What watches over a child from within.
 
-A child must not outlive its lease even when its host is frozen or dead. So it looks at the clocks itself, before each
-task and, while one runs, on a thread of its own. A thread is no fence: the database still refuses what comes too late.
+A child must not outlive its lease even when its host is frozen, nor its host. So it looks at the clocks itself, before
+each task and, while one runs, on a thread of its own. A thread is no fence: the database still refuses what comes too
+late; and where a task keeps the thread from running, a dead host's undertaker ends it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ REAP_EVERY_S = 60.0
 
 
 class Vigil:
-    """Ends this process, and all it started, when it runs a task whose lease is over.
+    """Ends this process, and all it started, when it runs a task whose lease is over, and when its host is dead.
 
     Attributes:
         entry: The deadline of what runs now; `NO_ENTRY` in between.
     """
 
-    def __init__(self, page: DeadlinePage) -> None:
+    def __init__(self, page: DeadlinePage, host_pid: int) -> None:
         self.entry = NO_ENTRY
-        self._page = page
+        self._page, self._host_pid = page, host_pid
         self._clock = SystemClock()
         self._reap_at = self._clock.now().later(REAP_EVERY_S)
         self._unclaimed: set[int] = set()
@@ -50,13 +51,15 @@ class Vigil:
             entry = self.entry
             # a second look: the task may have ended, and its entry gone to another message, since the first
             if not self.trusts(entry) and self.entry == entry:
-                self._end()
+                self._end("The lease of the running task is over")
+            if os.getppid() != self._host_pid:
+                self._end("The host is dead")
             if self._reap_at.reached(now := self._clock.now()):
                 self._reap_at = now.later(REAP_EVERY_S)
                 self._reap_adopted()
 
-    def _end(self) -> None:
-        logger.error("The lease of the running task is over; this process and all it started end now")
+    def _end(self, reason: str) -> None:
+        logger.error("%s; this process and all it started end now", reason)
         process_tree.kill_descendants()
         process_tree.send_group(0, signal.SIGKILL)
 

@@ -161,3 +161,29 @@ def test_a_task_terminated_by_revoke_is_revoked_and_settled(fleet_with_results: 
     fleet.wait_until(lambda: result.state == "REVOKED", what="the result says so")
     fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
     assert os.path.exists(fleet.directory / "w.log")
+
+
+@pytest.mark.parametrize("first", [[], [signal.SIGSTOP]], ids=["running", "stopped"])
+def test_a_host_that_is_killed_takes_everything_with_it(fleet: Fleet, first: list[signal.Signals]) -> None:
+    worker = fleet.worker(slots=2).start()
+    fleet.send("family", str(fleet.directory))
+    begun = fleet.directory / "family"
+    fleet.wait_until(begun.exists, what="the task has begun")
+    pids = [int(word) for word in begun.read_text().split()]
+    children = [process.pid for process in psutil.Process(worker.pid).children()]
+    for signum in first:
+        os.kill(pids[0], signum)
+    worker.signal(signal.SIGKILL)
+    fleet.wait_until(lambda: all(map(gone, [*pids, *children])), 10, what=f"{pids} and {children} are dead")
+
+
+def test_children_end_with_their_host_even_when_its_undertaker_is_dead(fleet: Fleet) -> None:
+    worker = fleet.worker(slots=1).start()
+    fleet.send("family", str(fleet.directory))
+    begun = fleet.directory / "family"
+    fleet.wait_until(begun.exists, what="the task has begun")
+    pids = [int(word) for word in begun.read_text().split()]
+    [undertaker] = {process.pid for process in psutil.Process(worker.pid).children()} - {pids[0]}
+    os.kill(undertaker, signal.SIGKILL)
+    worker.signal(signal.SIGKILL)
+    fleet.wait_until(lambda: all(map(gone, pids)), 10, what=f"{pids} are dead")
