@@ -21,8 +21,8 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import EX_OK, EX_RECYCLE, MaybeEncodingError
 from celery.concurrency.prefork import process_destructor, process_initializer
 
-from atomic_celery import clock, current, faults
-from atomic_celery.concurrency import bodies, process_tree, wire
+from atomic_celery import clock, current, faults, process_tree
+from atomic_celery.concurrency import bodies, wire
 from atomic_celery.concurrency.deadline_page import NO_ENTRY
 from atomic_celery.concurrency.vigil import Vigil
 from atomic_celery.outbox import Entry, Outbox

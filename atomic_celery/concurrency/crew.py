@@ -21,8 +21,8 @@ from billiard.context import ForkContext
 from billiard.pool import EX_OK, EX_RECYCLE
 from celery import signals
 
-from atomic_celery import clock
-from atomic_celery.concurrency import child, process_tree, wire
+from atomic_celery import clock, process_tree
+from atomic_celery.concurrency import child, wire
 from atomic_celery.concurrency.deadline_page import DeadlinePage
 from atomic_celery.concurrency.errand import Errand
 from atomic_celery.concurrency.link import Link

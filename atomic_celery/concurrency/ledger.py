@@ -12,8 +12,8 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, WorkerLostError
 from billiard.pool import MaybeEncodingError
 
-from atomic_celery import clock
-from atomic_celery.concurrency import process_tree, wire
+from atomic_celery import clock, process_tree
+from atomic_celery.concurrency import wire
 from atomic_celery.concurrency.backlog import Backlog
 from atomic_celery.concurrency.crew import Crew, Rules
 from atomic_celery.concurrency.deadline_page import NO_ENTRY, DeadlinePage

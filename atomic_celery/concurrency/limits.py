@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from billiard.exceptions import TimeLimitExceeded
 
-from atomic_celery.concurrency import process_tree
+from atomic_celery import process_tree
 from atomic_celery.concurrency.deadline_page import DeadlinePage
 from atomic_celery.concurrency.errand import Errand, State
 from atomic_celery.concurrency.watch import Watch

@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 
+from atomic_celery import process_tree
 from atomic_celery.clock import SystemClock
-from atomic_celery.concurrency import process_tree
 from atomic_celery.concurrency.deadline_page import NO_ENTRY, DeadlinePage
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from atomic_celery.concurrency import process_tree, vigil
+from atomic_celery import process_tree
+from atomic_celery.concurrency import vigil
 from tests.pool import tasks
 from tests.pool.bench import Bench, alive
 from tests.pool.conftest import OpenBench
