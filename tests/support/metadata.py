@@ -23,7 +23,7 @@ class MetadataService:
         self.cloud, self.token, self.lives_s, self.away = cloud, "token-1", 3600, False
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def __enter__(self) -> MetadataService:
         self._thread.start()

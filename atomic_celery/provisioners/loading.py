@@ -1,0 +1,73 @@
+"""Finding the provisioner that ``--provisioner`` names."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from atomic_celery.errors import ConfigError
+from atomic_celery.fleet.provisioner import Provisioner
+from atomic_celery.provisioners.command import CommandProvisioner
+from atomic_celery.provisioners.configuration import Commands, read
+from atomic_celery.provisioners.local import LocalProvisioner
+
+_METHODS = ("list", "scale_to", "drain")
+_DEFAULT_NAME = "provisioner"
+
+
+def load(named: str) -> Provisioner:
+    """Return the provisioner of a JSON file, or of a module: ``fleet.json``, ``package.module[:object]``.
+
+    Without a name the module's ``provisioner`` is meant. An object that is a class, or another callable without the
+    methods of a provisioner, is called.
+
+    Raises:
+        ConfigError: There is none, or it is none.
+    """
+    if named.endswith(".json") or os.sep in named:
+        return _from_file(Path(named))
+    module_name, _, name = named.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name or _DEFAULT_NAME)
+    except ImportError as error:
+        raise ConfigError(f"the provisioner {named} cannot be imported: {error}") from error
+    except AttributeError:
+        raise ConfigError(f"the module {module_name} has no {name or _DEFAULT_NAME}") from None
+    if isinstance(found, type) or (callable(found) and _lacks(found)):
+        found = found()
+    if missing := _lacks(found):
+        raise ConfigError(f"the provisioner {named} has no {', '.join(missing)}")
+    return cast(Provisioner, found)
+
+
+def from_mapping(given: Any) -> Provisioner:
+    """Return the provisioner that the content of a JSON file describes.
+
+    Raises:
+        ConfigError: It describes none; says everything that is wrong with it.
+    """
+    described = read(given)
+    if isinstance(described, Commands):
+        return CommandProvisioner(described)
+    return LocalProvisioner(described)
+
+
+def _lacks(found: Any) -> list[str]:
+    methods = [name for name in _METHODS if not callable(getattr(found, name, None))]
+    return methods if isinstance(getattr(found, "kind", None), str) else [*methods, "kind"]
+
+
+def _from_file(path: Path) -> Provisioner:
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the provisioner {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"the provisioner {path} is no JSON: {error}") from None
+    try:
+        return from_mapping(given)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None

@@ -1,0 +1,130 @@
+"""A platform of each kind in turn, with its preset and its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atomic_celery.fleet.provisioner import Permit, Provisioner
+from atomic_celery.provisioners import from_mapping
+from tests.provisioners import platforms
+from tests.style.sources import ROOT
+
+PRESETS = ROOT / "examples" / "worker-fleet" / "presets"
+NAMES = {
+    "RESOURCE_GROUP": "a-group",
+    "SCALE_SET": "a-scale-set",
+    "GROUP": "a-group",
+    "ZONE": "europe-west1-b",
+    "NAMESPACE": "fleet",
+    "DEPLOYMENT": "worker",
+    "OWNER/REPOSITORY": "acme/flows",
+}
+
+
+@pytest.fixture
+def permit() -> Permit:
+    """The right to act, which does not end."""
+    return Permit(lambda: True, threading.Event())
+
+
+def preset(name: str, names: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a preset with the names of a real group in it, and without `auth`, which has tests of its own."""
+    text = (PRESETS / f"{name}.json").read_text()
+    for placeholder, value in {**NAMES, **(names or {})}.items():
+        text = text.replace(placeholder, value)
+    given: dict[str, Any] = json.loads(text)
+    given.pop("auth", None)
+    return given
+
+
+READS = {"describe-auto-scaling-groups", "get", "list", "list-instances"}
+
+
+class Stage:
+    """A preset, and the platform that its commands reach."""
+
+    def __init__(self, name: str, program: str, fresh: str, state_path: Path) -> None:
+        self.name, self.program, self.fresh = name, program, fresh
+        self._path = state_path
+        self.write(instances=[], size=0, made=0, log=[], victims=[])
+        self.provisioner: Provisioner = from_mapping(preset(name))
+
+    def write(self, **state: Any) -> None:
+        """Change the platform's state behind everybody's back."""
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self._path.write_text(json.dumps({**known, **state}))
+
+    def read(self) -> dict[str, Any]:
+        """Return the platform's state."""
+        state: dict[str, Any] = json.loads(self._path.read_text())
+        return state
+
+    def settle(self, state: str) -> None:
+        """Let every instance be in *state* that is not on its way out."""
+        instances = self.read()["instances"]
+        for each in instances:
+            if each["state"] == self.fresh:
+                each["state"] = state
+        self.write(instances=instances)
+
+    def changes(self) -> list[list[str]]:
+        """Return the calls that were no listing."""
+        return [argv for argv in self.read()["log"] if not READS & set(argv[:4])]
+
+
+STAGES = {
+    "azure-vmss": ("az", "Creating", "Succeeded"),
+    "aws-asg": ("aws", "Pending", "InService"),
+    "gcp-mig": ("gcloud", "CREATING", "NONE"),
+    "kubernetes": ("kubectl", "Pending", "Running"),
+    "github-actions": ("gh", "queued", "in_progress"),
+}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Return what puts a program of a name and a shell script on PATH."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+
+    def put(name: str, script: str) -> Path:
+        path = directory / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return put
+
+
+@pytest.fixture(params=STAGES)
+def stage(
+    request: pytest.FixtureRequest,
+    programs: Callable[[str, str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Stage:
+    """Each preset in turn."""
+    program, fresh, _settled = STAGES[request.param]
+    programs(program, f'exec "{sys.executable}" -S "{platforms.__file__}" {program} "$@"')
+    monkeypatch.setenv("FAKE_PLATFORM_STATE", str(tmp_path / "platform.json"))
+    return Stage(request.param, program, fresh, tmp_path / "platform.json")
+
+
+def ids(instances: Any) -> list[str]:
+    """Return the ids of a listing."""
+    return [instance.id for instance in instances]
+
+
+def states(instances: Any) -> set[str]:
+    """Return the states of a listing."""
+    return {instance.state for instance in instances}

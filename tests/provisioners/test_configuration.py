@@ -1,0 +1,184 @@
+"""A file is checked in full before anything runs, and the JSON Schema that is shipped says the same as the check."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from atomic_celery import provisioners
+from atomic_celery.errors import ConfigError
+from atomic_celery.provisioners import CommandProvisioner, LocalProvisioner, from_mapping, load
+from atomic_celery.provisioners.configuration import Commands, ListFormat, read
+from tests.provisioners.conftest import PRESETS
+
+SCHEMA = json.loads(importlib.resources.files(provisioners).joinpath("provisioner.schema.json").read_text())
+COMMAND: dict[str, Any] = {"kind": "command", "up": ["up", "{target}"], "down": ["down", "{id}"], "list": ["list"]}
+LOCAL: dict[str, Any] = {"kind": "local", "app": "proj"}
+
+
+def fits(given: Any) -> bool:
+    return not list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(given))
+
+
+GOOD: list[dict[str, Any]] = [
+    COMMAND,
+    LOCAL,
+    {
+        **LOCAL,
+        "slots": 4,
+        "options": ["-Q", "cpu"],
+        "directory": "/var/lib/fleet",
+        "$schema": "provisioner.schema.json",
+    },
+    {**COMMAND, "up": [["one", "{add}"], ["two", "{target}"]], "upEach": True, "timeoutMs": 5000},
+    {**COMMAND, "down": [["kubectl", "delete", "{id}"], ["scale", "--replicas={remaining}"]]},
+    {**COMMAND, "list": [["one"], ["two", "{name}", "{{.items}}"]]},
+    {**COMMAND, "listFormat": {"items": "a.0.b", "id": "n", "state": "s", "since": "t", "hostId": "h", "gone": "d"}},
+    {**COMMAND, "listFormat": {"states": {"UP": "running", "DOWN": None, "*": "failed"}}},
+    {**COMMAND, "auth": {"githubApp": {"appId": 7, "installationId": "8", "repository": "acme/flows.js"}}},
+]
+BAD: list[tuple[Any, str]] = [
+    ([], "a provisioner is a JSON object"),
+    ({}, "kind must be command or local, got None"),
+    ({"kind": ["command"]}, "kind must be command or local"),
+    ({"kind": "script"}, "kind must be command or local, got 'script'"),
+    ({"kind": "command", "up": ["u"]}, "down is missing; list is missing"),
+    ({"kind": "local"}, "app is missing"),
+    ({**LOCAL, "up": ["u"]}, "unknown key up"),
+    ({**LOCAL, "slots": 0}, "slots must be a whole number above 0, got 0"),
+    ({**LOCAL, "slots": True}, "slots must be a whole number"),
+    ({**LOCAL, "options": "-Q"}, "options must be an array of texts"),
+    ({**COMMAND, "timeoutMS": 5}, "unknown key timeoutMS; did you mean timeoutMs?"),
+    ({**COMMAND, "timeoutMs": 1.5}, "timeoutMs must be a whole number above 0"),
+    ({**COMMAND, "upEach": "yes"}, "upEach must be true or false, got 'yes'"),
+    ({**COMMAND, "up": "az vmss scale"}, "up must be an array of texts, a program and its arguments"),
+    ({**COMMAND, "up": []}, "up must be an array of texts"),
+    ({**COMMAND, "up": [""]}, "up must be an array of texts"),
+    ({**COMMAND, "up": ["a", 3]}, "up must be an array of texts"),
+    ({**COMMAND, "up": [["a"], "b"]}, "up must be an array of texts"),
+    ({**COMMAND, "up": [["a"], []]}, "up must be an array of texts"),
+    ({**COMMAND, "list": ["a", "b\0c"]}, "list: an argument cannot contain a zero byte"),
+    ({**COMMAND, "up": ["a", "{id}"]}, r"up knows \{target\} and \{add\}, not \{id\}"),
+    ({**COMMAND, "down": [["a"], ["b", "-n={target}"]]}, r"down knows \{id\} and \{remaining\}, not \{target\}"),
+    ({**COMMAND, "list": ["a", "{id}"]}, r"list knows no placeholder, not \{id\}"),
+    ({**COMMAND, "listFormat": []}, "listFormat must be an object"),
+    ({**COMMAND, "listFormat": {"ids": "x"}}, r"unknown key listFormat\.ids; did you mean listFormat\.id\?"),
+    ({**COMMAND, "listFormat": {"id": ""}}, r"listFormat\.id must be a text"),
+    ({**COMMAND, "listFormat": {"states": {}}}, r"listFormat\.states must be an object"),
+    ({**COMMAND, "listFormat": {"states": {"A": "up"}}}, r"listFormat\.states\.A must be one of pending, running"),
+    ({**COMMAND, "auth": {"githubapp": {}}}, r"unknown key auth\.githubapp; did you mean auth\.githubApp\?"),
+    ({**COMMAND, "auth": {"githubApp": {"repository": "flows"}}}, r"repository must look like owner/name"),
+    ({**COMMAND, "auth": {"githubApp": {"host": "https://x"}}}, r"host must be the name of a host"),
+    ({**COMMAND, "auth": {"githubApp": {"appId": True}}}, r"appId must be a text or a whole number"),
+    ({**COMMAND, "auth": {"githubApp": {"token": "t"}}}, r"unknown key auth\.githubApp\.token"),
+]
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("given", GOOD)
+def test_what_is_right_is_read_and_fits_the_schema(given: dict[str, Any]) -> None:
+    read(given)
+    assert fits(given)
+
+
+@pytest.mark.parametrize(("given", "complaint"), BAD)
+def test_what_is_wrong_is_refused_by_both(given: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        read(given)
+    assert not fits(given)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key updown.*down is missing.*upEach must be.*timeoutMs must be"):
+        read({"kind": "command", "up": ["u"], "list": ["l"], "updown": [], "upEach": 1, "timeoutMs": 0})
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_preset_fits_the_schema(path: Path) -> None:
+    given = json.loads(path.read_text())
+    assert fits(given)
+    assert isinstance(read(given), Commands)
+
+
+def test_what_is_not_said_has_the_documented_default() -> None:
+    commands = read(COMMAND)
+    assert isinstance(commands, Commands)
+    assert (commands.timeout_ms, commands.up_each, commands.github_app) == (120_000, False, None)
+    assert commands.list_format == ListFormat()
+    assert commands.up == (("up", "{target}"),)
+
+
+def test_the_kind_decides_what_it_is(tmp_path: Path) -> None:
+    assert isinstance(from_mapping(COMMAND), CommandProvisioner)
+    assert isinstance(from_mapping({**LOCAL, "directory": str(tmp_path)}), LocalProvisioner)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_file_is_loaded(tmp_path: Path) -> None:
+    assert load(write(tmp_path / "fleet.json", json.dumps(COMMAND))).kind == "command"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [("{", r"fleet\.json is no JSON"), ('{"kind": "x"}', r"fleet\.json: kind must be command or local")],
+)
+def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, content: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load(write(tmp_path / "fleet.json", content))
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the provisioner /gone/fleet\.json: No such file"):
+        load("/gone/fleet.json")
+
+
+MODULE = """
+class Cloud:
+    kind = "my-cloud"
+    def list(self, permit): return []
+    def scale_to(self, target, permit, *, add): ...
+    def drain(self, instance_id, permit): ...
+
+provisioner = Cloud()
+def make(): return Cloud()
+class Half:
+    kind = "half"
+    def list(self, permit): return []
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    write(tmp_path / "a_fleet_module.py", MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "a_fleet_module"
+
+
+@pytest.mark.parametrize("name", ["", ":provisioner", ":Cloud", ":make"])
+def test_a_module_s_object_is_loaded(module: str, name: str) -> None:
+    assert load(f"{module}{name}").kind == "my-cloud"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("a_fleet_module:gone", "the module a_fleet_module has no gone"),
+        ("a_fleet_module:Half", "has no scale_to, drain"),
+        ("no_such_module_at_all", "cannot be imported: No module named 'no_such_module_at_all'"),
+    ],
+)
+def test_a_module_without_a_provisioner_is_refused(module: str, name: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load(name)

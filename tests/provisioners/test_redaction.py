@@ -1,0 +1,74 @@
+"""Nothing that could be a secret is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from atomic_celery.provisioners.redaction import MASK, redact
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GH_TOKEN",
+        "client_secret",
+        "PGPASSWORD",
+        "MY_PASSWD",
+        "AWS_SECRET_ACCESS_KEY",
+        "A_CREDENTIAL",
+        "HTTP_AUTH_HEADER",
+    ],
+)
+def test_the_value_of_a_variable_with_a_secret_s_name(name: str) -> None:
+    assert redact("denied: hunter2!", {name: "hunter2!"}) == f"denied: {MASK}"
+
+
+def test_other_variables_and_values_too_short_for_a_secret_stay() -> None:
+    assert redact("exit 1 in /usr/bin", {"AUTH": "1", "PATH": "/usr/bin"}) == "exit 1 in /usr/bin"
+
+
+def test_a_secret_that_is_a_part_of_another() -> None:
+    assert redact("abcdefgh abcd", {"A_KEY": "abcd", "B_KEY": "abcdefgh"}) == f"{MASK} {MASK}"
+
+
+@pytest.mark.parametrize(
+    ("said", "secret"),
+    [
+        ("postgresql://u:p4ssw0rd@host/db", "p4ssw0rd"),
+        ("Authorization: Bearer abcdefghijk.lmn", "abcdefghijk"),
+        ("bearer AbCdEfGhIjKl+/=", "AbCdEfGhIjKl"),
+        ("password=p4ssw0rd&user=u", "p4ssw0rd"),
+        ('{"access_token": "s3cr3t value", "x": 1}', "s3cr3t value"),
+        ("'client_secret': 's3cr3t'", "s3cr3t"),
+        ("--token s3cr3t --name x", "s3cr3t"),
+        ("--db-password=s3cr3t", "s3cr3t"),
+        ("API-KEY: s3cr3t", "s3cr3t"),
+        ("https://x/y?sv=1&sig=s3cr3t%3D&se=2", "s3cr3t"),
+        ("token ghp_0123456789abcdef", "ghp_0123456789abcdef"),
+        ("ghs_16C7e42F292c6912E7710c838347Ae178B4a", "16C7e42F"),
+        ("ghs_123456_eyJhbGciOi.eyJpc3Mi.c2ln-_x", "c2ln"),
+        ("github_pat_11ABC_defghi", "11ABC"),
+        ("jwt eyJhbGciOi.eyJpc3Mi.c2ln-_x", "c2ln"),
+        ("ya29.a0AfH6SMB-xyz", "a0AfH6SMB"),
+        ("key AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\n-----END RSA PRIVATE KEY-----\nrest", "MIIEpAIB"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEpAIB\ncut off", "MIIEpAIB"),
+    ],
+)
+def test_what_looks_like_a_secret(said: str, secret: str) -> None:
+    redacted = redact(said, {})
+    assert secret not in redacted
+    assert MASK in redacted
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: (ResourceNotFound) The Resource 'a-scale-set' was not found.",
+        "An error occurred (ValidationError) when calling the SetDesiredCapacity operation: above max value 20",
+        'Error from server (NotFound): pods "worker-5d4f8c7b9c-00001" not found',
+        "HTTP 404: Not Found (https://api.github.com/repos/acme/flows/actions/workflows)",
+    ],
+)
+def test_what_an_operator_needs_stays(said: str) -> None:
+    assert redact(said, {}) == said
