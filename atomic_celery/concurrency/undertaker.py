@@ -15,8 +15,7 @@ import struct
 import warnings
 from weakref import WeakSet
 
-from atomic_celery import clock
-from atomic_celery.concurrency import process_tree
+from atomic_celery import clock, process_tree
 
 logger = logging.getLogger(__name__)
 
