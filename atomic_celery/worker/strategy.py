@@ -72,20 +72,20 @@ class LazyRequest(HeldRequest):
         self._enter(properties["atomic"])
 
     @cached_property
-    def _payload(self) -> Any:
+    def _Request__payload(self) -> Any:  # noqa: N802  # where Celery keeps it, and receivers of its signals look
         return self._message.payload
 
     @property
     def _args(self) -> Any:
-        return self._payload[0]
+        return self._Request__payload[0]
 
     @property
     def _kwargs(self) -> Any:
-        return self._payload[1]
+        return self._Request__payload[1]
 
     @cached_property
     def _context(self) -> Any:
-        self._request_dict["args"], self._request_dict["kwargs"], _ = self._payload
+        self._request_dict["args"], self._request_dict["kwargs"], _ = self._Request__payload
         return super()._context
 
 

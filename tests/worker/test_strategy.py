@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,15 @@ def test_events_tell_the_story_of_a_task(fleet: Fleet) -> None:
         receiver.on_consume_ready = lambda *_args, **_options: fleet.send("note", "n")
         receiver.capture(limit=None, timeout=30, wakeup=False)
     assert story == ["task-received", "task-started", "task-succeeded"]
+
+
+def test_a_request_on_the_short_way_has_all_that_receivers_of_signals_may_look_at(
+    database_url: str, tmp_path: Path
+) -> None:
+    with closing(Fleet(database_url, tmp_path, application="tests.worker.curious")) as fleet:
+        fleet.worker(env={"TEST_DIFFERENCES": str(tmp_path / "differences")}).start()
+        fleet.app.send_task("tests.support.application.note", args=("n",))
+        assert fleet.wait_done(1) == ["n"]
+        found = json.loads((tmp_path / "differences").read_text())
+        assert "_Request__payload" in found["compared"]
+        assert found["differing"] == []
