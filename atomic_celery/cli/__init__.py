@@ -14,11 +14,13 @@ from atomic_celery.cli import session
 from atomic_celery.cli.group import LazyGroup
 
 _MODULES = {
+    "controller": "controller",
     "doctor": "doctor",
     "drain": "hosts",
     "events": "events",
     "hosts": "hosts",
     "messages": "messages",
+    "metrics": "metrics",
     "migrate": "schema",
     "queues": "queues",
     "status": "status",

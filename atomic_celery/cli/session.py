@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ import click
 
 from atomic_celery import config, errors
 from atomic_celery.cli.output import Output
+from atomic_celery.lines import Lines
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -25,8 +27,8 @@ _SCHEME = "atomic+"
 class Session:
     """The app, the group's options, and a store that is opened once and when it is first asked for."""
 
-    def __init__(self, app: Celery, options: Mapping[str, str | None], output: Output) -> None:
-        self._app, self._options = app, options
+    def __init__(self, app: Celery, options: Mapping[str, Any], output: Output) -> None:
+        self._app, self._options = app, dict(options)
         self._store: Store | None = None
         self.output = output
 
@@ -34,6 +36,15 @@ class Session:
     def settings(self) -> config.Settings:
         """The effective settings: options, environment, Celery configuration, defaults."""
         return config.from_sources(self._options, config.celery_keys(self._app.conf))
+
+    def choose(self, **options: Any) -> None:
+        """Add options of a command to those of the group, before anybody asks for the settings."""
+        self._options.update(options)
+
+    @functools.cached_property
+    def lines(self) -> Lines:
+        """Event lines on stdout, for a command that goes on."""
+        return Lines(sys.stdout, as_json=self.output.as_json)
 
     @functools.cached_property
     def url(self) -> str:

@@ -72,6 +72,9 @@ class Controller:
         self._held_before: str | None = None
         self._store_trouble = Backoff()
         self._memory = Memory()
+        self._listed: Sequence[Instance] = ()
+        self.provider_failed = False
+        """Whether the last tick was cut short by the provider."""
 
     # Leading
 
@@ -146,7 +149,8 @@ class Controller:
             StoreError: No answer; what was begun may be done or not.
         """
         self._memory, now_ms = self._recall()
-        if now_ms < self._memory.provider_retry_ms:
+        self.provider_failed = now_ms < self._memory.provider_retry_ms
+        if self.provider_failed:
             return None
         try:
             decided = self._decide(policy or self._policy)
@@ -185,8 +189,22 @@ class Controller:
             StoreError: No answer.
         """
         self._memory, _ = self._recall()
-        listed = self._provisioner.list(self._calls.free_permit())
+        listed = checked(self._provisioner.list(self._calls.free_permit()))
         return plan(self._see(listed, self._policy), self._memory, self._policy)
+
+    def drain_idle(self) -> None:
+        """Ask the idle hosts above the target to drain at once, if it leads: those on instances that it knows of.
+
+        Never raises what a database in trouble does: it is a courtesy.
+        """
+        policy = replace(self._policy, idle_drain_ms=0)
+        try:
+            if self._term.held:
+                for action in plan(self._see(self._listed, policy), self._memory, policy).actions:
+                    if isinstance(action, Drain):
+                        self._drain(action)
+        except (errors.StoreError, errors.LeaseLost) as error:
+            self._say("degraded", error=str(error))
 
     def _recall(self) -> tuple[Memory, int]:
         with self._in_time():
@@ -195,10 +213,11 @@ class Controller:
 
     def _see(self, listed: Sequence[Instance], policy: Policy) -> snapshot.Snapshot:
         with self._in_time():
-            return snapshot.read(self._store, policy, checked(listed))
+            return snapshot.read(self._store, policy, listed)
 
     def _decide(self, policy: Policy) -> Plan:
-        seen = self._see(self._calls.make("listing the instances", self._provisioner.list), policy)
+        self._listed = checked(self._calls.make("listing the instances", self._provisioner.list))
+        seen = self._see(self._listed, policy)
         decided = plan(seen, self._memory, policy)
         self._memory = decided.memory
         signal = seen.scaling
@@ -290,6 +309,7 @@ class Controller:
 
     def _degrade(self, error: errors.ProvisionerError) -> None:
         """Keep the hosts there are, and leave the provider alone for a while."""
+        self.provider_failed = True
         failures = self._memory.provider_failures + 1
         wait = Backoff(PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S)
         wait.failures = failures - 1

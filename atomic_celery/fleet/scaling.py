@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atomic_celery.store.loads import Slots, Work
     from atomic_celery.store.store import Store
 
-COUNT_BOUND = 100_000
+COUNT_BOUND = 50_000
 """Where counting stops, unless the most hosts that are allowed could run more at once."""
 
 

@@ -391,6 +391,7 @@ def test_a_call_is_given_up_when_the_controller_ends(scene: Scene) -> None:
     assert given_up == [True]
     assert scene.cloud.calls == []
     scene.controller.close()
+    scene.cloud.during = lambda name, permit: None
     assert scene.another().once() is not None, "the term was handed over"
 
 

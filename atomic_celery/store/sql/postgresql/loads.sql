@@ -13,7 +13,7 @@ WITH queue AS (
        AND (:queues::text IS NULL OR name IN (SELECT json_array_elements_text(:queues::json)))
 ), running AS (
     SELECT count(*) AS n, coalesce(sum(lapsed), 0) AS lapsed
-      FROM (SELECT CASE WHEN lease_until_ms <= {now_ms} THEN 1 ELSE 0 END AS lapsed
+      FROM (SELECT CASE WHEN lease_until_ms <= (SELECT {now_ms}) THEN 1 ELSE 0 END AS lapsed
               FROM atomic_claim
              WHERE queue_id IN (SELECT id FROM queue)
              LIMIT :bound + 1) AS capped
@@ -23,7 +23,7 @@ SELECT (SELECT count(*)
        (SELECT count(*)
           FROM (SELECT 1
                   FROM atomic_delayed
-                 WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)
+                 WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
                  LIMIT :bound + 1) AS capped) AS due,
        running.n, running.lapsed,
        (SELECT min(greatest(m.published_ms, m.due_ms))
@@ -35,7 +35,11 @@ SELECT (SELECT count(*)
                               ORDER BY r.position
                               LIMIT 1) AS first
           JOIN atomic_message AS m ON m.id = first.message_id) AS ready_since_ms,
-       (SELECT min(due_ms) FROM atomic_delayed WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)) AS due_since_ms,
+       (SELECT due_ms
+          FROM atomic_delayed
+         WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
+         ORDER BY due_ms
+         LIMIT 1) AS due_since_ms,
        {now_ms} AS now_ms
   FROM running;
 
@@ -44,7 +48,7 @@ SELECT (SELECT count(*)
 SELECT count(*), coalesce(sum(busy), 0),
        coalesce(sum(greatest(slots - busy, 0)) FILTER (WHERE draining_ms IS NULL), 0)
   FROM atomic_host
- WHERE reported_ms > {now_ms} - :stale_ms;
+ WHERE reported_ms > (SELECT {now_ms} - :stale_ms);
 
 -- name: holders :many
 -- Everybody who holds a message, also under a lease that ran out and that nobody has reclaimed yet.

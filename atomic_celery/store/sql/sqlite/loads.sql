@@ -13,7 +13,7 @@ WITH queue AS (
        AND (:queues IS NULL OR name IN (SELECT value FROM json_each(:queues)))
 ), running AS (
     SELECT count(*) AS n, coalesce(sum(lapsed), 0) AS lapsed
-      FROM (SELECT CASE WHEN lease_until_ms <= {now_ms} THEN 1 ELSE 0 END AS lapsed
+      FROM (SELECT CASE WHEN lease_until_ms <= (SELECT {now_ms}) THEN 1 ELSE 0 END AS lapsed
               FROM atomic_claim
              WHERE queue_id IN (SELECT id FROM queue)
              LIMIT :bound + 1) AS capped
@@ -23,7 +23,7 @@ SELECT (SELECT count(*)
        (SELECT count(*)
           FROM (SELECT 1
                   FROM atomic_delayed
-                 WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)
+                 WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
                  LIMIT :bound + 1) AS capped) AS due,
        running.n, running.lapsed,
        (SELECT min((SELECT max(m.published_ms, coalesce(m.due_ms, 0))
@@ -34,7 +34,11 @@ SELECT (SELECT count(*)
                      LIMIT 1))
           FROM queue
          CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS lane) AS ready_since_ms,
-       (SELECT min(due_ms) FROM atomic_delayed WHERE due_ms <= {now_ms} AND queue_id IN (SELECT id FROM queue)) AS due_since_ms,
+       (SELECT due_ms
+          FROM atomic_delayed
+         WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
+         ORDER BY due_ms
+         LIMIT 1) AS due_since_ms,
        {now_ms} AS now_ms
   FROM running;
 
@@ -43,7 +47,7 @@ SELECT (SELECT count(*)
 SELECT count(*), coalesce(sum(busy), 0),
        coalesce(sum(CASE WHEN draining_ms IS NULL AND slots > busy THEN slots - busy ELSE 0 END), 0)
   FROM atomic_host
- WHERE reported_ms > {now_ms} - :stale_ms;
+ WHERE reported_ms > (SELECT {now_ms} - :stale_ms);
 
 -- name: holders :many
 -- Everybody who holds a message, also under a lease that ran out and that nobody has reclaimed yet.

@@ -1,0 +1,98 @@
+"""A reading in Prometheus' words. Counts only: no host, root, URL or secret ever gets in here.
+
+``atomic_fleet_…`` and ``atomic_cluster_…`` are facts of the whole fleet, the same whoever says them: of several servers
+take the ``max``. ``atomic_instance_…`` are facts of this one server: ``sum`` them. While the database cannot be read
+only ``atomic_fleet_store_up 0`` and the server's own facts are said, so that nothing acts on old numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from atomic_celery.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atomic_celery.fleet.reading import Reader, Reading
+    from atomic_celery.fleet.scaling import Scaling
+
+try:
+    import prometheus_client
+    from prometheus_client import core
+except ImportError:  # pragma: no cover - said by `require`
+    prometheus_client = None  # type: ignore[assignment]
+
+_FLEET = {
+    "desired_hosts": "Hosts that the policy wants",
+    "desired_workers": "Desired hosts times workers per host",
+    "demand": "Messages that could run at once",
+    "queue_depth": "Messages that wait and could start now",
+    "running": "Messages that somebody holds",
+    "hosts": "Hosts that reported lately",
+    "min_hosts": "The policy: hosts kept however idle",
+    "max_hosts": "The policy: hosts never exceeded",
+    "workers_per_host": "The policy: slots that hosts start with",
+}
+
+
+def require() -> None:
+    """Make sure that what this needs is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if prometheus_client is None:
+        raise ConfigError("metrics need prometheus-client: pip install 'atomic_celery[metrics]'")
+
+
+class Exposition:
+    """Writes readings as Prometheus text."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self, reader: Reader) -> None:
+        require()
+        self._reader = reader
+        self._registry = prometheus_client.CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all metrics as of the last reading."""
+        return prometheus_client.generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics, for the registry."""
+        reading = self._reader.read()
+        up = reading.scaling is not None
+        yield core.GaugeMetricFamily("atomic_fleet_store_up", "Whether the database can be read", value=int(up))
+        if reading.scaling is not None:
+            yield from _of_the_fleet(reading.scaling)
+        yield from self._of_this_server(reading)
+
+    def _of_this_server(self, reading: Reading) -> Iterator[Any]:
+        reads = core.CounterMetricFamily("atomic_instance_reads", "Reads of the database by this server")
+        reads.add_metric([], self._reader.reads_count)
+        failures = core.CounterMetricFamily("atomic_instance_read_failures", "Those that failed")
+        failures.add_metric([], self._reader.failures_count)
+        yield from (reads, failures)
+        yield core.GaugeMetricFamily("atomic_instance_read_seconds", "How long the last one took", value=reading.took_s)
+
+
+def _of_the_fleet(scaling: Scaling) -> Iterator[Any]:
+    for name, meaning in _FLEET.items():
+        yield core.GaugeMetricFamily(f"atomic_fleet_{name}", meaning, value=getattr(scaling, name))
+    slots = core.GaugeMetricFamily("atomic_fleet_slots", "Slots of hosts that reported lately", labels=["state"])
+    slots.add_metric(["busy"], scaling.busy_slots)
+    slots.add_metric(["idle"], scaling.idle_slots)
+    yield slots
+    yield core.GaugeMetricFamily(
+        "atomic_cluster_slot_demand", "Slots that the work could use at once", value=scaling.demand
+    )
+    yield core.GaugeMetricFamily(
+        "atomic_cluster_oldest_seconds",
+        "How long the message has been waiting that is first in line for longest",
+        value=scaling.oldest_ms / 1000,
+    )
+    yield core.GaugeMetricFamily(
+        "atomic_cluster_exact", "Whether the counts are exact, and not lower bounds", value=int(scaling.exact)
+    )

@@ -1,0 +1,167 @@
+"""`celery atomic controller` as real processes: started, frozen past their term, ended; a platform in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atomic_celery.fleet.controller import TERM
+from tests.cli.conftest import CommandLine, World, cli, project, store, world
+from tests.support.waiting import wait_until
+
+__all__ = ["cli", "store", "world"]
+
+TERM_S = 3
+CLOUD = "tests.fleet.folder_cloud"
+
+
+class Controllers:
+    """Controllers on one database and one folder."""
+
+    def __init__(self, cli: CommandLine, world: World, folder: Path) -> None:
+        self.cli, self.world, self.folder = cli, world, folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.cli.environment, "ATOMIC_TERM": str(TERM_S), "ATOMIC_TEST_CLOUD": str(self.folder)}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start one; it is killed at the end of the test at the latest."""
+        command = self.cli.command("atomic", "controller", "--provisioner", CLOUD, "--json", *words)
+        with (self.folder / f"out.{len(self._started)}").open("w") as said:
+            process = subprocess.Popen(
+                command, cwd=self.cli.directory, env=self.environment, stdout=said, stderr=subprocess.STDOUT, text=True
+            )
+        self._started.append(process)
+        return process
+
+    def said(self, process: subprocess.Popen[str]) -> list[str]:
+        """Return the names of the events that one has said."""
+        lines = (self.folder / f"out.{self._started.index(process)}").read_text().splitlines()
+        return [json.loads(line)["event"] for line in lines if line.startswith("{")]
+
+    def calls(self) -> list[tuple[int, str]]:
+        """Return who has called what, in order."""
+        log = self.folder / "calls.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [(int(pid), name) for pid, name in (line.split() for line in lines)]
+
+    def leads(self, process: subprocess.Popen[str]) -> bool:
+        standing = self.world.store.terms.look(TERM)
+        return standing is not None and not standing.free and standing.holder.split("/")[1] == str(process.pid)
+
+    def wait_until(self, predicate: object, what: str) -> None:
+        wait_until(predicate, 60, lambda: f"{what}\n{self}")  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait(30)
+
+    def __str__(self) -> str:
+        outputs = [(self.folder / f"out.{number}").read_text() for number in range(len(self._started))]
+        return "\n".join([str(self.calls()), *outputs])
+
+
+@pytest.fixture
+def controllers(cli: CommandLine, world: World, tmp_path: Path) -> Iterator[Controllers]:
+    folder = tmp_path / "cloud"
+    folder.mkdir()
+    made = Controllers(cli, world, folder)
+    yield made
+    made.close()
+
+
+def test_a_controller_adds_hosts_and_hands_over_when_it_is_told_to_end(controllers: Controllers) -> None:
+    controllers.world.publish("t1")
+    process = controllers.start("--workers-per-host", "1")
+    controllers.wait_until(lambda: list(controllers.folder.glob("vm-*.json")), "an instance is added")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    standing = controllers.world.store.terms.look(TERM)
+    assert standing is not None
+    assert standing.free
+    assert controllers.said(process) == ["controller-active", "scale-up", "stopped"]
+
+
+@pytest.mark.parametrize("where", ["list", "scale_to"])
+def test_a_controller_that_was_frozen_past_its_term_calls_nothing_when_it_goes_on(
+    controllers: Controllers, where: str
+) -> None:
+    """It froze in the middle of a call, before the one thing that would have changed the platform."""
+    controllers.world.publish("t1")
+    (controllers.folder / f"hold.{where}").touch()
+    frozen = controllers.start("--workers-per-host", "1")
+    controllers.wait_until(lambda: (controllers.folder / f"came.{where}.{frozen.pid}").exists(), f"{where} has begun")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    before = [call for call in controllers.calls() if call[0] == frozen.pid]
+    (controllers.folder / f"hold.{where}").unlink()
+    successor = controllers.start("--workers-per-host", "1")
+    controllers.wait_until(lambda: (successor.pid, "list") in controllers.calls(), "another one has taken over")
+    os.kill(frozen.pid, signal.SIGCONT)
+    controllers.wait_until(lambda: "controller-standby" in controllers.said(frozen), "the frozen one stands by")
+    assert [call for call in controllers.calls() if call[0] == frozen.pid] == before
+    # What the frozen one had noted that it would ask for counts as asked for: nobody asks twice.
+    made = [path.name for path in controllers.folder.glob("vm-*.json")]
+    assert len(made) == (1 if where == "list" else 0), made
+    assert controllers.leads(successor)
+
+
+def test_of_two_controllers_one_makes_all_calls_until_it_is_killed(controllers: Controllers) -> None:
+    first = controllers.start()
+    controllers.wait_until(lambda: controllers.leads(first), "the first leads")
+    second = controllers.start()
+    controllers.wait_until(lambda: "controller-standby" in controllers.said(second), "the second stands by")
+    controllers.wait_until(lambda: len(controllers.calls()) >= 2, "two ticks")
+    assert {pid for pid, _ in controllers.calls()} == {first.pid}
+    first.kill()
+    controllers.wait_until(lambda: controllers.leads(second), "the second leads")
+    controllers.wait_until(lambda: (second.pid, "list") in controllers.calls(), "and acts")
+
+
+def test_a_dry_run_says_why_and_does_nothing(controllers: Controllers) -> None:
+    controllers.world.publish("t1")
+    run = subprocess.run(
+        controllers.cli.command("atomic", "controller", "--provisioner", CLOUD, "--dry-run"),
+        cwd=controllers.cli.directory,
+        env=controllers.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "demand of 1 and no host → add 1\n"), run.stderr
+    assert not list(controllers.folder.glob("vm-*.json"))
+    assert controllers.world.store.terms.look(TERM) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--provisioner", CLOUD, "--once"), 0, "controller"),
+        (("--provisioner", f"{CLOUD}:broken", "--once"), 1, "degraded"),
+        (("--provisioner", CLOUD, "--min-hosts", "5", "--max-hosts", "2"), 1, "max_hosts must be at least"),
+        (("--provisioner", "no.such.module"), 1, "cannot be imported"),
+        (("--provisioner", CLOUD, "--idle-drain", "soon"), 64, "not a valid integer"),
+        ((), 64, "--provisioner"),
+    ],
+)
+def test_how_a_controller_ends(controllers: Controllers, words: tuple[str, ...], code: int, said: str) -> None:
+    run = controllers.cli("controller", *words, env=controllers.environment)
+    assert run.returncode == code, run.stderr
+    assert said in run.stdout + run.stderr or said == "controller"
+
+
+def test_a_controller_does_not_begin_without_tables(tmp_path: Path, broker_url: str) -> None:
+    run = project(tmp_path, broker_url)("controller", "--provisioner", CLOUD)
+    assert run.returncode == 1
+    assert "migrate" in run.stderr
