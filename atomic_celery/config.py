@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,6 +147,12 @@ def celery_keys(conf: Mapping[str, Any]) -> dict[str, Any]:
     namespace = str(getattr(conf, "prefix", None) or "").lower()
     names = {key: key.lower().removeprefix(namespace) for key in conf}
     return {name[len("atomic_") :]: conf[key] for key, name in names.items() if name.startswith("atomic_")}
+
+
+def django_keys() -> Mapping[str, Any]:
+    """Return what Django's ``settings.ATOMIC`` says, in a process that has Django's settings; unprefixed keys."""
+    django = sys.modules.get("django.conf")
+    return getattr(django.settings, "ATOMIC", {}) if django is not None and django.settings.configured else {}
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from atomic_celery.store.urls import Dialect, StoreUrl
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+_CELERYS = "CELERY_ATOMIC_"
 _INSTALL = "install Django: pip install 'atomic_celery[django]'"
 
 
@@ -48,15 +49,39 @@ def guest_finder(name: str) -> Callable[[], Guest | None]:
     return lambda: guest
 
 
-def migrate(alias: str = "default") -> list[str]:
-    """Create or upgrade the tables in the database that Django calls *alias*; return the names of the steps.
+def fleet_url() -> str:
+    """Return the URL of the fleet that the Django project belongs to, as its settings say.
 
-    For a ``RunPython`` of a Django migration: it joins the transaction of that. Settings are those of
-    ``settings.ATOMIC`` and the environment.
+    ``ATOMIC_URL``; without it the first ``atomic+…`` URL of ``CELERY_BROKER_URL``, else ``atomic+django://default``.
     """
     from django.conf import settings
 
-    store = open_store(f"django://{alias}", config.from_sources({}, getattr(settings, "ATOMIC", {})))
+    brokers = getattr(settings, "CELERY_BROKER_URL", None) or ()
+    listed = [brokers] if isinstance(brokers, str) else list(brokers)
+    urls = [part.strip() for url in listed for part in str(url).split(";")]
+    ours = [url for url in urls if url.startswith("atomic+")]
+    return str(getattr(settings, "ATOMIC_URL", None) or (ours[0] if ours else "atomic+django://default"))
+
+
+def fleet_settings() -> config.Settings:
+    """Return the settings of that fleet: the environment's, Celery's in Django's settings, ``settings.ATOMIC``.
+
+    Raises:
+        ConfigError: They are wrong, or do not fit each other.
+    """
+    from django.conf import settings
+
+    names = [name for name in dir(settings) if name.startswith(_CELERYS)]
+    celerys = {name[len(_CELERYS) :].lower(): getattr(settings, name) for name in names}
+    return config.from_sources({}, celerys, config.django_keys())
+
+
+def migrate(alias: str = "default") -> list[str]:
+    """Create or upgrade the tables in the database that Django calls *alias*; return the names of the steps.
+
+    For a ``RunPython`` of a Django migration: it joins the transaction of that. Settings are `fleet_settings`.
+    """
+    store = open_store(f"django://{alias}", fleet_settings())
     try:
         return store.schema.migrate()
     finally:

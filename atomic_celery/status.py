@@ -17,7 +17,7 @@ from atomic_celery.store.reads import COUNT_BOUND
 
 if TYPE_CHECKING:
     from atomic_celery.store.hosts import Drain, Host
-    from atomic_celery.store.reads import Depth
+    from atomic_celery.store.reads import Depth, MessageView
     from atomic_celery.store.store import Store
 
 State = Literal["busy", "idle", "draining", "degraded", "stale"]
@@ -197,6 +197,17 @@ def _queue(depth: Depth, now_ms: int, hosts: Sequence[HostStatus]) -> QueueStatu
         hosts=sum(depth.name in host.queues and host.state in SERVING for host in hosts),
         at_least=depth.at_least,
     )
+
+
+def where(message: MessageView, now_ms: int) -> str:
+    """Say who has a message, when it is due, or why it was put aside; nothing of one that is ready."""
+    if message.lease_until_ms is not None:
+        left_ms = message.lease_until_ms - now_ms
+        lease = f"lease ends in {tables.span(left_ms)}" if left_ms > 0 else f"lease ended {tables.span(-left_ms)} ago"
+        return f"held by {message.host or message.holder}, {lease}"
+    if message.due_ms is not None:
+        return f"due in {tables.span(message.due_ms - now_ms)}"
+    return message.reason or ""
 
 
 def text(status: FleetStatus, paint: tables.Paint = tables.plain) -> list[str]:

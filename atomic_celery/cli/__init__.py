@@ -6,6 +6,8 @@ learns of ``-P atomic``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from celery.bin.base import handle_preload_options
 
@@ -53,6 +55,23 @@ def atomic(
     64 the command was used wrongly.
     """
     session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file, "auth": auth})
+
+
+def run(arguments: Sequence[str], *, url: str, name: str) -> None:
+    """Run a command in a process that is no ``celery``; ends it with the command's exit code.
+
+    Args:
+        arguments: What stands behind ``atomic``.
+        url: The database, where this process has no Celery app whose broker is one.
+        name: What the program is called in its messages.
+    """
+    from celery import Celery, current_app
+    from celery.bin.base import CLIContext
+
+    app = current_app
+    if not str(app.conf.broker_url).startswith("atomic+"):
+        app = Celery("atomic", broker=url, set_as_current=False)
+    atomic.main(list(arguments), prog_name=name, obj=CLIContext(app=app, no_color=False, workdir=None, quiet=False))
 
 
 def _extend_celery_worker() -> None:

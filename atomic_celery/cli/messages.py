@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import click
 
-from atomic_celery import operations, payload, tables, trouble
+from atomic_celery import operations, payload, status, tables, trouble
 from atomic_celery.cli.group import EXIT_FAILED, Group
 from atomic_celery.cli.session import Command, Session, command
 from atomic_celery.store.reads import Filter, MessageView, State
@@ -208,18 +208,8 @@ def _row(message: MessageView, now_ms: int) -> list[tables.Cell | str]:
         tables.Cell(str(message.fence), right=True),
         tables.Cell(str(message.crashes), "notice" if message.crashes else "", right=True),
         tables.Cell(tables.span(now_ms - message.published_ms), right=True),
-        _note(message, now_ms),
+        status.where(message, now_ms),
     ]
-
-
-def _note(message: MessageView, now_ms: int) -> str:
-    if message.lease_until_ms is not None:
-        left_ms = message.lease_until_ms - now_ms
-        lease = f"lease ends in {tables.span(left_ms)}" if left_ms > 0 else f"lease ended {tables.span(-left_ms)} ago"
-        return f"held by {message.host or message.holder}, {lease}"
-    if message.due_ms is not None:
-        return f"due in {tables.span(message.due_ms - now_ms)}"
-    return message.reason or ""
 
 
 def _shown(session: Session, message_id: int) -> dict[str, Any] | None:
@@ -232,7 +222,7 @@ def _shown(session: Session, message_id: int) -> dict[str, Any] | None:
         "message": message,
         "call": payload.read(text, session.settings.mask),
         "crash_history": reads.crashes(message_id),
-        "note": _note(message, session.store.now_ms()),
+        "note": status.where(message, session.store.now_ms()),
     }
 
 

@@ -35,7 +35,7 @@ class Session:
     @functools.cached_property
     def settings(self) -> config.Settings:
         """The effective settings: options, environment, Celery configuration, defaults."""
-        return config.from_sources(self._options, config.celery_keys(self._app.conf))
+        return config.from_sources(self._options, config.celery_keys(self._app.conf), config.django_keys())
 
     def choose(self, **options: Any) -> None:
         """Add options of a command to those of the group, before anybody asks for the settings."""

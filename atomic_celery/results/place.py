@@ -54,7 +54,9 @@ class Place:
 
 
 def _settings(app: Any, options: str) -> config.Settings:
-    return config.from_sources(config.celery_keys(app.conf.get(options) or {}), config.celery_keys(app.conf))
+    return config.from_sources(
+        config.celery_keys(app.conf.get(options) or {}), config.celery_keys(app.conf), config.django_keys()
+    )
 
 
 def _url_of_broker(app: Any) -> str | None:

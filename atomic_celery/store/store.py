@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from atomic_celery.config import Settings
 from atomic_celery.store import elsewhere, guests
@@ -75,12 +75,17 @@ class Store:
         place = self.url.path or " ".join(said.get(name, "") for name in ("host", "port", "dbname", "service"))
         return f"{self.dialect} {place} {self.settings.prefix}"
 
-    def at_home(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
         """Run what is inside on the application's connection that lives here, in whatever transaction that is in.
 
         Without one (the URL names the database itself) it changes nothing. Errors of such a connection stay its own.
         """
-        return self._database.at_home()
+        guest = self._database.guest()
+        with self._database.at_home():
+            if guest is not None and guest.is_home and guest.dialect == "sqlite":
+                self._database.run(self._database.statements.of("session")["steer"])
+            yield
 
     def joining(self) -> bool:
         """Whether what is published here now belongs to a transaction of the application's."""

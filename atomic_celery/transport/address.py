@@ -46,7 +46,9 @@ def shown(client: Connection, *, reveal: bool = False) -> str:
 
 def settings_of(client: Connection) -> config.Settings:
     """Return the settings for *client*: its ``atomic_…`` transport options, the environment, the Celery app's."""
-    return config.from_sources(config.celery_keys(client.transport_options or {}), _app_keys(client))
+    return config.from_sources(
+        config.celery_keys(client.transport_options or {}), _app_keys(client), config.django_keys()
+    )
 
 
 def _app_keys(client: Connection) -> dict[str, Any]:

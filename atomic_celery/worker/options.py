@@ -88,4 +88,4 @@ def settings_of(conf: Mapping[str, Any], options: Mapping[str, Any]) -> config.S
         for name, value in options.items()
         if name.startswith("atomic_") and value not in (None, ())
     }
-    return config.from_sources(said, config.celery_keys(conf))
+    return config.from_sources(said, config.celery_keys(conf), config.django_keys())

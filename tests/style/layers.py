@@ -13,7 +13,22 @@ CELERY_LAYER = 5
 CELERY = {"amqp", "billiard", "celery", "kombu", "vine"}
 DRIVERS = {"psycopg", "psycopg2", "sqlalchemy", "sqlite3"}
 KNOWS_DJANGO = "django_connection"
-OPEN_TO_DJANGO = {"config", "errors", "fleet", "operations", "store"}
+OPEN_TO_DJANGO = {
+    *(
+        "config",
+        "django_connection",
+        "doctor",
+        "errors",
+        "fleet",
+        "history",
+        "operations",
+        "payload",
+        "status",
+        "store",
+    ),
+    *("store", "tables", "trouble"),
+}
+COMMANDS = "django_admin.management.commands."
 
 Layers = dict[str, int]
 
@@ -64,6 +79,8 @@ def _violations_of_django_admin(module: Module) -> Iterator[str]:
         package = imported.partition(".")[0]
         if package in CELERY | DRIVERS:
             yield f"{module.name}:{line}: imports {package}; the admin works without it"
+        elif module.name.startswith(COMMANDS) and _part_of(imported) == "cli":
+            continue  # the command line is the same one
         elif package == "atomic_celery" and _part_of(imported) not in OPEN_TO_DJANGO:
             yield f"{module.name}:{line}: imports {imported}; open to it are {sorted(OPEN_TO_DJANGO)}"
 

@@ -1,0 +1,71 @@
+"""The fleet at a glance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+
+from atomic_celery import history, status, trouble
+from atomic_celery.store.store import Store
+from django_admin import charts
+from django_admin.pages import Context, FleetPage
+from django_admin.results import results_url
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Messages of all queues in one state."""
+
+    state: str
+    count: int
+    at_least: bool
+    """Whether there may be more."""
+
+
+class OverviewPage(FleetPage):
+    """How much waits and runs, how much was done, how the hosts and the store are."""
+
+    name = "overview"
+    title = "Overview"
+
+    def look(self, request: HttpRequest, store: Store) -> Context:
+        """Read the numbers."""
+        store.schema.require()
+        now_ms, hosts, drains, depths = store.now_ms(), store.hosts.list(), store.hosts.drains(), store.reads.depths()
+        seen = status.compose(now_ms, hosts, drains, depths, store=store, version=store.schema.version())
+        states = Counter(host.state for host in seen.hosts)
+        lasting = [queue for queue in seen.queues if not queue.temporary]
+        periods = history.read_all(store)
+        return {
+            "seen": seen,
+            "totals": [_total(lasting, state) for state in ("ready", "delayed", "running", "dead")],
+            "oldest_ready_ms": max((queue.oldest_ready_ms or 0 for queue in lasting if queue.ready), default=None),
+            "host_states": [(state, states[state]) for state in status.STATES if states[state]],
+            "slots": sum(host.slots for host in seen.hosts if host.state != "stale"),
+            "busy": sum(host.busy for host in seen.hosts if host.state != "stale"),
+            "queues": lasting,
+            "periods": [(period, charts.throughput(period)) for period in periods],
+            "version": store.reads.version(),
+            "write_trouble": _write_trouble(store),
+            "results_url": results_url(),
+        }
+
+
+def _total(queues: Sequence[status.QueueStatus], state: str) -> Total:
+    return Total(
+        state,
+        sum(getattr(queue, state) for queue in queues),
+        any(state in queue.at_least for queue in queues),
+    )
+
+
+def _write_trouble(store: Store) -> str:
+    """Try a write that changes nothing; return what is wrong with it."""
+    try:
+        trouble.probe_write(store)
+    except trouble.StoreTrouble as found:
+        return f"{found.headline}: {found.why}; {found.hint}"
+    return ""

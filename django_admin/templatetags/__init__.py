@@ -1,0 +1,1 @@
+"""What the templates say things with."""

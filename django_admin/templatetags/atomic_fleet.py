@@ -1,0 +1,60 @@
+"""Durations, moments and other people's text, as the fleet's pages write them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from django import template
+from django.utils import timezone as django_timezone
+from django.utils.formats import date_format
+
+from atomic_celery import payload, tables
+
+register = template.Library()
+
+_LONGEST = 300
+
+
+@register.filter
+def span(duration_ms: float | None) -> str:
+    """Write milliseconds in their two largest units."""
+    return tables.span(None if duration_ms is None else round(duration_ms))
+
+
+@register.filter
+def moment(at_ms: int | None) -> str:
+    """Write a database timestamp in the site's time zone, to the second."""
+    if at_ms is None:
+        return tables.NOTHING
+    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc)
+    at = django_timezone.localtime(at) if django_timezone.is_aware(at) else at
+    return f"{date_format(at, 'Y-m-d')} {at:%H:%M:%S}"
+
+
+@register.filter
+def machine_time(at_ms: int) -> str:
+    """Write a database timestamp for the attribute ``datetime``."""
+    return datetime.fromtimestamp(at_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+@register.filter
+def said(value: Any, longest: int = _LONGEST) -> str:
+    """Make somebody else's text fit to be read: on one line, without control characters and passwords, not endless."""
+    if value is None or value == "":
+        return tables.NOTHING
+    text = payload.without_passwords(str(value)[: 4 * longest])
+    text = tables.printable(text[:longest])
+    return text if len(str(value)) <= longest else f"{text}…"
+
+
+@register.filter
+def counted(value: int, at_least: bool = False) -> str:
+    """Write a count with its thousands apart, and a plus where it is only a lower bound."""
+    return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if at_least else "")
+
+
+@register.filter
+def entry(mapping: Any, key: Any) -> Any:
+    """Return the entry of a mapping under a key that is a variable."""
+    return mapping.get(key)

@@ -1,0 +1,45 @@
+"""Terms: who leads, since when, and making way for somebody else."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from django.http import HttpRequest
+
+from atomic_celery import operations
+from atomic_celery.store.store import Store
+from django_admin.actions import Action, Asked, Outcome, outcome_of
+from django_admin.pages import Context, FleetPage
+
+
+def _resign(store: Store, asked: Asked) -> Outcome:
+    resigned = []
+    for target in asked.targets:
+        fence, _, quoted = target.partition(" ")
+        name = unquote(quoted)
+        ended = fence.isascii() and fence.isdigit() and operations.resign(store, name, int(fence), asked_by=asked.by)
+        resigned.append((name, bool(ended)))
+    return outcome_of(resigned, "ended", "it was over, or somebody else leads already")
+
+
+class TermPage(FleetPage):
+    """Every name that somebody leads under, or did."""
+
+    name = "terms"
+    noun = "term"
+    title = "Terms"
+    steers = (
+        Action(
+            name="resign",
+            label="End term",
+            permission="operate_term",
+            run=_resign,
+            warning="Whoever leads now stops at once, and whoever asks first leads next; it may be the same one again.",
+        ),
+    )
+
+    def look(self, request: HttpRequest, store: Store) -> Context:
+        """Read the terms."""
+        names = {host.id: host.name for host in store.hosts.list()}
+        terms = store.terms.list()
+        return {"rows": [(term, names.get(term.holder)) for term in terms]}

@@ -1,0 +1,3 @@
+"""The project's own tests are run by its manage.py, not by pytest."""
+
+collect_ignore_glob = ["proj/*", "pages/*"]

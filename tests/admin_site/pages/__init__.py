@@ -1,0 +1,1 @@
+"""The pages, seen by Django's test client."""

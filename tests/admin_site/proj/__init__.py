@@ -1,0 +1,5 @@
+"""A project that shows its fleet."""
+
+from proj.celery import app
+
+__all__ = ["app"]
