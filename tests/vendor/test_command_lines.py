@@ -1,0 +1,245 @@
+"""The presets drive the vendors' own command lines, against servers of this machine (-m vendor)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from atomic_celery.errors import ProvisionerError
+from atomic_celery.fleet.provisioner import Permit, Provisioner
+from atomic_celery.provisioners import from_mapping
+from tests.provisioners.conftest import PRESETS, ids, permit, preset, states
+from tests.provisioners.github import APP, INSTALLATION, key_pair
+from tests.support.daemons import free_port
+from tests.support.waiting import wait_until
+from tests.vendor.servers import Compute, Github, Kubernetes
+
+pytestmark = [pytest.mark.vendor, pytest.mark.timeout(600)]  # gcloud takes seconds to start
+__all__ = ["permit"]  # a fixture
+
+
+@pytest.fixture(autouse=True)
+def own_programs_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Prefer what is installed beside this Python, and leave this user's configuration alone."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def require(program: str, package: str) -> None:
+    if shutil.which(program) is None:
+        pytest.fail(f"{program} is not installed: {package}", pytrace=False)
+
+
+def drive(made: Provisioner, permit: Permit, settle: Callable[[], object], settled: str = "running") -> None:
+    """Add three, remove the second of them, and see that it was that one and no other."""
+    assert list(made.list(permit)) == []
+    made.scale_to(3, permit, add=3)
+    assert len(made.list(permit)) == 3
+    settle()
+    first, second, third = ids(made.list(permit))
+    assert states(made.list(permit)) == {settled}
+
+    made.drain(second, permit)
+    assert ids(made.list(permit)) == [first, third]
+    made.drain(second, permit)
+    made.drain("12345", permit)
+    assert ids(made.list(permit)) == [first, third]
+
+    made.scale_to(3, permit, add=1)
+    assert len(made.list(permit)) == 3
+    assert {first, third} < set(ids(made.list(permit)))
+
+
+def wrong(name: str, **names: str) -> Provisioner:
+    return from_mapping(preset(name, names))
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """AWS, as moto serves it, with an empty group."""
+    require("aws", "pip install 'atomic_celery[vendor]'")
+    port = free_port()
+    with open(tmp_path / "moto.log", "wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+        )
+    url = f"http://127.0.0.1:{port}"
+    for name, value in {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing-secret",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    try:
+        wait_until(lambda: _answers(url), 60, lambda: (tmp_path / "moto.log").read_text())
+        _make_group()
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/moto-api/data.json", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _make_group() -> None:
+    import boto3
+
+    ec2, autoscaling = boto3.client("ec2"), boto3.client("autoscaling")
+    template = {"ImageId": ec2.describe_images()["Images"][0]["ImageId"], "InstanceType": "t3.small"}
+    ec2.create_launch_template(LaunchTemplateName="worker", LaunchTemplateData=template)
+    autoscaling.create_auto_scaling_group(
+        AutoScalingGroupName="a-group",
+        LaunchTemplate={"LaunchTemplateName": "worker"},
+        MinSize=0,
+        MaxSize=20,
+        DesiredCapacity=0,
+        AvailabilityZones=["eu-central-1a"],
+    )
+
+
+def test_aws(moto: str, permit: Permit) -> None:
+    drive(from_mapping(preset("aws-asg")), permit, lambda: None)
+    with pytest.raises(ProvisionerError, match=r"an array at AutoScalingGroups\.0\.Instances") as refused:
+        wrong("aws-asg", GROUP="another-group").list(permit)
+    assert refused.value.code == "malformed"
+
+
+def test_aws_without_credentials(permit: Permit, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("aws", "pip install 'atomic_celery[vendor]'")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ProvisionerError) as refused:
+        from_mapping(preset("aws-asg")).list(permit)
+    assert refused.value.code == "auth"
+
+
+def test_every_state_that_aws_knows_is_in_the_preset() -> None:
+    import botocore.session
+
+    model = botocore.session.get_session().get_service_model("autoscaling")
+    assert set(model.shape_for("LifecycleState").enum) <= set(preset("aws-asg")["listFormat"]["states"])
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
+    require("kubectl", "apt-get install kubernetes-client")
+    with Kubernetes() as server:
+        configuration = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        (tmp_path / "kubeconfig").write_text(json.dumps(configuration))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield server
+
+
+LEAST_PRIVILEGE = {
+    "pods": {"GET", "DELETE"},
+    "deployments": {"GET"},
+    "deployments/scale": {"GET", "PATCH", "PUT"},
+}
+
+
+def test_kubectl(kubernetes: Kubernetes, permit: Permit) -> None:
+    def settle() -> None:
+        kubernetes.running = dict.fromkeys(kubernetes.running, True)
+
+    made = from_mapping(preset("kubernetes"))
+    drive(made, permit, settle)
+    assert kubernetes.replicas == 3
+
+    used: dict[str, set[str]] = {}
+    for method, path in kubernetes.asked:
+        if "/namespaces/fleet/" in path:
+            kind, _name, *part = [*path.partition("/namespaces/fleet/")[2].split("/"), ""][:3]
+            used.setdefault("/".join(filter(None, [kind, *part])), set()).add(method)
+    assert all(methods <= LEAST_PRIVILEGE[resource] for resource, methods in used.items()), used
+
+    with pytest.raises(ProvisionerError, match="not found") as refused:
+        wrong("kubernetes", DEPLOYMENT="another").scale_to(1, permit, add=1)
+    assert refused.value.code == "exit"
+    with pytest.raises(ProvisionerError, match="forbidden") as refused:
+        wrong("kubernetes", NAMESPACE="another").list(permit)
+    assert refused.value.code == "auth"
+
+
+@pytest.fixture
+def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Github]:
+    require("gh", "pip install 'atomic_celery[vendor]'")
+    authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with Github(tls) as server:
+        yield server
+
+
+def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
+    (tmp_path / "app.pem").write_text(key_pair()[0])
+    (tmp_path / "app.pem").chmod(0o600)
+    given = json.loads((PRESETS / "github-actions.json").read_text().replace("OWNER/REPOSITORY", "acme/flows"))
+    given["auth"]["githubApp"] |= {
+        "appId": APP,
+        "installationId": INSTALLATION,
+        "privateKeyFile": str(tmp_path / "app.pem"),
+        "host": f"localhost:{github.port}",
+        "apiUrl": f"https://localhost:{github.port}",
+    }
+
+    def settle() -> None:
+        github.states = dict.fromkeys(github.states, "in_progress")
+
+    drive(from_mapping(given), permit, settle)
+    assert github.tokens == {"token ghs_a_token"}
+
+
+@pytest.fixture
+def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
+    if shutil.which("gcloud") is None:
+        pytest.skip("gcloud is no package of Debian's")
+    (tmp_path / "token").write_text("a-token")
+    with Compute() as server:
+        for name, value in {
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": server.url,
+            "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
+            "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
+            "CLOUDSDK_CORE_PROJECT": "acme",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def test_gcloud(compute: Compute, permit: Permit) -> None:
+    def settle() -> None:
+        compute.actions = {name: "NONE" if was == "CREATING" else was for name, was in compute.actions.items()}
+
+    drive(from_mapping(preset("gcp-mig")), permit, settle)
+    assert compute.size == 3
+    with pytest.raises(ProvisionerError, match="was not found") as refused:
+        wrong("gcp-mig", GROUP="another").list(permit)
+    assert refused.value.code == "exit"
