@@ -49,6 +49,20 @@ def guest_finder(name: str) -> Callable[[], Guest | None]:
     return lambda: guest
 
 
+def written_to(model: Any) -> str:
+    """Return the alias of the database that rows of *model* are written to."""
+    from django.db import router
+
+    return str(router.db_for_write(model))
+
+
+def keeps_utc() -> bool:
+    """Whether SQLite holds Django's times in UTC, and not in the project's time zone."""
+    from django.conf import settings
+
+    return bool(settings.USE_TZ)
+
+
 def fleet_url() -> str:
     """Return the URL of the fleet that the Django project belongs to, as its settings say.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from atomic_celery import current, errors
+from atomic_celery.store.django_results import CounterClosed, CounterOpened, CounterPart, TaskRow
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import NewMessage
 from atomic_celery.store.results import ChordClosed, ChordPart, ChordTerms, Finisher, FullChord, Outcome
@@ -15,8 +18,14 @@ from atomic_celery.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-Entry = NewMessage | Outcome | ChordTerms | ChordPart | ChordClosed
+Entry = (
+    NewMessage
+    | (Outcome | ChordTerms | ChordPart | ChordClosed)
+    | (TaskRow | CounterOpened | CounterPart | CounterClosed)
+)
 """Plain values: they travel from a pool's process to its host."""
+
+AnEntry = TypeVar("AnEntry", bound=Entry)
 
 A_STATEMENT = 1000
 """How many messages one statement stores."""
@@ -106,7 +115,9 @@ def _weight(entry: Entry) -> int:
         return len(entry.meta)
     if isinstance(entry, NewMessage):
         return len(entry.payload)
-    return len(entry.result) if isinstance(entry, ChordPart) else 0
+    if isinstance(entry, CounterPart):
+        return len(entry.finisher.message.payload)
+    return len(entry.result or "") if isinstance(entry, ChordPart | TaskRow) else 0
 
 
 def of_here(journal: str) -> Outbox | None:
@@ -132,18 +143,47 @@ def deliver(store: Store, entries: Sequence[Entry]) -> list[FullChord]:
     Returns:
         The chords that this made full and that are finished by hand.
     """
-    store.results.record([entry for entry in entries if isinstance(entry, Outcome)])
-    terms = [entry for entry in entries if isinstance(entry, ChordTerms)]
-    full = [chord for chord in map(store.results.describe_chord, terms) if chord is not None]
-    if parts := [entry for entry in entries if isinstance(entry, ChordPart)]:
+    sorted_out = _SortedOut(entries)
+    full: list[FullChord] = []
+    if outcomes := sorted_out.all(Outcome):
+        store.results.record(outcomes)
+    full += [chord for chord in map(store.results.describe_chord, sorted_out.all(ChordTerms)) if chord is not None]
+    if parts := sorted_out.all(ChordPart):
         full += store.results.count(parts)
-    if closed := [entry.group_id for entry in entries if isinstance(entry, ChordClosed)]:
-        store.results.close_chords(closed)
-    messages = [entry for entry in entries if isinstance(entry, NewMessage)]
-    messages += [_addressed(store, chord.finisher) for chord in full if chord.finisher is not None]
+    if closed := sorted_out.all(ChordClosed):
+        store.results.close_chords([chord.group_id for chord in closed])
+    finishers = [chord.finisher for chord in full if chord.finisher is not None]
+    finishers += _write_rows_of_django(store, sorted_out)
+    messages = sorted_out.all(NewMessage) + [_addressed(store, finisher) for finisher in finishers]
     for start in range(0, len(messages), A_STATEMENT):
         _publish(store, messages[start : start + A_STATEMENT])
     return [chord for chord in full if chord.finisher is None]
+
+
+class _SortedOut:
+    """Entries by what they are."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries: defaultdict[type, list[Any]] = defaultdict(list)
+        for entry in entries:
+            self._entries[type(entry)].append(entry)
+
+    def all(self, kind: type[AnEntry]) -> list[AnEntry]:
+        """Return those of one kind, in the order of their coming."""
+        return self._entries[kind]
+
+
+def _write_rows_of_django(store: Store, sorted_out: _SortedOut) -> list[Finisher]:
+    """Write what django-celery-results reads; return what finishes the chords that this made full."""
+    if rows := sorted_out.all(TaskRow):
+        store.django_results.record(rows)
+    if opened := sorted_out.all(CounterOpened):
+        store.django_results.open_counters(opened)
+    parts = sorted_out.all(CounterPart)
+    finishers = store.django_results.count(parts) if parts else []
+    if closed := sorted_out.all(CounterClosed):
+        store.django_results.close_counters([chord.group_id for chord in closed])
+    return finishers
 
 
 def _addressed(store: Store, finisher: Finisher) -> NewMessage:

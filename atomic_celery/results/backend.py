@@ -23,13 +23,13 @@ from kombu.utils.encoding import bytes_to_str
 
 from atomic_celery import clock, current, errors, outbox
 from atomic_celery.results import chords, encoding
+from atomic_celery.results.closing import Closing
 from atomic_celery.results.consumer import ResultConsumer
 from atomic_celery.results.place import Place
-from atomic_celery.store.results import ChordPart, ChordTerms, Outcome
+from atomic_celery.store.results import ChordClosed, ChordPart, ChordTerms, Outcome
 from atomic_celery.transport import continuing
 
 if TYPE_CHECKING:
-    from atomic_celery.outbox import Entry, Outbox
     from atomic_celery.store import Store
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ CelerysBackend: Any = base.Backend  # its stub lacks half of it
 Mixin: Any = AsyncBackendMixin
 
 
-class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
+class Backend(Closing, Mixin, CelerysBackend):  # type: ignore[misc]
     """``result_backend = "atomic"``: the broker's database; ``"atomic+postgresql://…"``: another one."""
 
     persistent = True
@@ -99,23 +99,6 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
 
     # What a task came to
 
-    def mark_as_done(self, task_id: str, result: Any, request: Any = None, *args: Any, **options: Any) -> None:
-        """Record that a task succeeded."""
-        self._begin_to_close(request)
-        super().mark_as_done(task_id, result, request, *args, **options)
-
-    def mark_as_failure(
-        self, task_id: str, exc: Any, traceback: Any = None, request: Any = None, **options: Any
-    ) -> None:
-        """Record that a task failed, and tell its chord, its chain and its error callbacks."""
-        self._begin_to_close(request)
-        super().mark_as_failure(task_id, exc, traceback, request, **options)
-
-    def mark_as_retry(self, task_id: str, exc: Any, traceback: Any = None, request: Any = None, **options: Any) -> Any:
-        """Record that a task is run again."""
-        self._begin_to_close(request)
-        return super().mark_as_retry(task_id, exc, traceback, request, **options)
-
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
@@ -126,9 +109,7 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
         return result
 
     def _record(self, outcome: Outcome) -> None:
-        box = self._outbox()
-        if box is not None and box.closing:
-            box.entries.append(outcome)
+        if self._put_at_the_end(outcome):
             return
         running = current.running() or continuing.of_request(get_current_task())
         if running is None or running.task_id != outcome.task_id or not self.is_at_home:
@@ -222,7 +203,7 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
         """Say what finishes a chord whose header is about to be published."""
         group_id, finisher = header_result_args[0], None
         if self.is_at_home:
-            finisher = chords.finisher(self, header_result_args, body)
+            finisher = chords.finisher(self, group_id, body, chords.structure(self.app, header_result_args))
         else:
             chords.save_structure(self, header_result_args)
         self._leave(
@@ -248,40 +229,32 @@ class Backend(Mixin, CelerysBackend):  # type: ignore[misc]
         text = self._text(self.encode_result(result, state))
         self._leave(chords.part_of(request, state, text, self._chord_keep_ms), request)
 
+    def join_chord(self, group_id: str, structure: Any) -> tuple[str, list[Any]] | None:
+        """Return a part of a full chord, and what all came to; None: the chord's end has been dealt with.
+
+        Raises:
+            ChordError: One of them failed.
+        """
+        parts = self.store.results.parts(group_id)
+        return (parts[-1][0], chords.joined(self, parts, structure)) if parts else None
+
+    def close_chord(self, group_id: str) -> None:
+        """Let the chord be forgotten with the end of the task that dealt with its end."""
+        self.put(ChordClosed(group_id))
+
     @property
     def _chord_keep_ms(self) -> int | None:
         return _ms(self._chord_expires)
 
     def _leave(self, entry: ChordTerms | ChordPart, request: Any = None) -> None:
         """Put *entry* into the outbox, or do what it says at once."""
-        box = self._outbox()
-        if box is not None and box.closing:
-            box.entries.append(entry)
+        if self._put_at_the_end(entry):
             return
         joins = isinstance(entry, ChordTerms) and self.store.joining()
         with nullcontext() if joins else self.store.transaction("chord"):
             full = outbox.deliver(self.store, [entry])
         for chord in full:
             chords.finish_by_hand(self, chord.group_id, request)
-
-    # What goes along
-
-    def _outbox(self) -> Outbox | None:
-        """Return the outbox of the running task, if what is written here can go along with its end."""
-        return outbox.of_here(self.store.journal)
-
-    def _begin_to_close(self, request: Any) -> None:
-        """Let the rest go along: the fate of the running task is known."""
-        box = self._outbox()
-        if box is not None and request is not None and getattr(request, "id", None) in box.own_ids:
-            box.closing = True
-
-    def put(self, entry: Entry) -> bool:
-        """Let *entry* go along with the end of the running task; False: there is nothing it could go along with."""
-        box = self._outbox()
-        if box is not None:
-            box.entries.append(entry)
-        return box is not None
 
     def exception_safe_to_retry(self, exc: Exception) -> bool:
         """Whether the same call may succeed later."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import canvas, states
 from celery.canvas import group, maybe_signature
@@ -19,10 +19,11 @@ from celery.utils import functional
 from atomic_celery import current, errors, outbox
 from atomic_celery.results import encoding
 from atomic_celery.store.records import NewMessage
-from atomic_celery.store.results import LAST_PLACE, ChordClosed, ChordPart, Finisher
+from atomic_celery.store.results import LAST_PLACE, ChordPart, Finisher
 
 if TYPE_CHECKING:
     from atomic_celery.results.backend import Backend
+    from atomic_celery.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,30 @@ FINISH = "atomic.finish_chord"
 """The task that calls a chord's body."""
 
 A_BATCH = 1000
+
+
+class Counting(Protocol):
+    """A result backend that counts the parts of chords where the messages are."""
+
+    app: Any
+    store: Store
+
+    def join_chord(self, group_id: str, structure: Any) -> tuple[str, list[Any]] | None:
+        """Return a part of a full chord, and what all came to; None: the chord's end has been dealt with.
+
+        Raises:
+            ChordError: One of them failed.
+        """
+        ...
+
+    def close_chord(self, group_id: str) -> None:
+        """Let the chord be forgotten with the end of the task that dealt with its end."""
+        ...
+
+    def chord_error_from_stack(self, callback: Any, exc: Exception) -> Any:
+        """Let a chord's body fail."""
+        ...
+
 
 _Chord: Any = canvas._chord  # type: ignore[attr-defined]  # unknown to its stub
 _Chain: Any = canvas._chain
@@ -65,7 +90,7 @@ def part_of(request: Any, state: str, result: str, keep_ms: int | None) -> Chord
     return ChordPart(request.group, request.id, LAST_PLACE if place is None else float(place), state, result, keep_ms)
 
 
-def finisher(backend: Backend, header_result_args: Any, body: Any) -> Finisher:
+def finisher(backend: Counting, group_id: str, body: Any, structure: Any = None) -> Finisher:
     """Return the message that finishes a chord."""
     app = backend.app
     register(app)
@@ -73,7 +98,7 @@ def finisher(backend: Backend, header_result_args: Any, body: Any) -> Finisher:
     queue, priority = _queue_of(app, first)
     with outbox.collecting(backend.store.journal) as entries:
         app.tasks[FINISH].apply_async(
-            (header_result_args[0], dict(body), _structure(app, header_result_args)),
+            (group_id, dict(body), structure),
             queue=queue,
             priority=priority,
             add_to_parent=False,
@@ -83,7 +108,7 @@ def finisher(backend: Backend, header_result_args: Any, body: Any) -> Finisher:
     return Finisher(queue if isinstance(queue, str) else queue.name, message)
 
 
-def _structure(app: Any, header_result_args: Any) -> Any:
+def structure(app: Any, header_result_args: Any) -> Any:
     """Return the shape of a header in which groups are nested; None for a flat one, whose parts are in order."""
     group_id, results = header_result_args[:2]
     if isinstance(results, _Lazy):
@@ -94,9 +119,9 @@ def _structure(app: Any, header_result_args: Any) -> Any:
 
 def save_structure(backend: Backend, header_result_args: Any) -> None:
     """Keep the shape of a header for whoever finishes its chord by hand."""
-    structure = _structure(backend.app, header_result_args)
-    if structure is not None:
-        backend.save_group(header_result_args[0], result_from_tuple(structure, app=backend.app))
+    shape = structure(backend.app, header_result_args)
+    if shape is not None:
+        backend.save_group(header_result_args[0], result_from_tuple(shape, app=backend.app))
 
 
 def _first_task(signature: Any) -> Any:
@@ -121,7 +146,7 @@ def _queue_of(app: Any, task: Any) -> tuple[Any, Any]:
     return queue, task.options.get("priority", getattr(type_, "priority", None))
 
 
-def finish(backend: Backend, group_id: str, body: Any, structure: Any) -> None:
+def finish(backend: Counting, group_id: str, body: Any, structure: Any) -> None:
     """Call the body of a full chord with what its parts came to, or let it fail; and close the chord.
 
     Atomicity: all that it publishes and records goes along with the end of the task that runs here, or else is one
@@ -146,23 +171,23 @@ def finish_by_hand(backend: Backend, group_id: str, request: Any) -> None:
     backend.store.results.close_chords([group_id])
 
 
-def _finish(backend: Backend, group_id: str, body: Any, structure: Any) -> None:
+def _finish(backend: Counting, group_id: str, body: Any, structure: Any) -> None:
     _call(backend, group_id, maybe_signature(body, app=backend.app), structure)
-    backend.put(ChordClosed(group_id))
+    backend.close_chord(group_id)
 
 
-def _call(backend: Backend, group_id: str, callback: Any, structure: Any) -> None:
-    parts = backend.store.results.parts(group_id)
-    if not parts:
-        return
+def _call(backend: Counting, group_id: str, callback: Any, structure: Any) -> None:
     try:
-        results = _joined(backend, parts, structure)
+        full = backend.join_chord(group_id, structure)
     except ChordError as error:
         logger.exception("Chord %r raised: %r", group_id, error)
         backend.chord_error_from_stack(callback, error)
         return
+    if full is None:
+        return
+    part, results = full
     try:
-        callback.apply_async((results,), parent_id=parts[-1][0], **_root_of(callback))
+        callback.apply_async((results,), parent_id=part, **_root_of(callback))
     except errors.StoreError:
         raise
     except Exception as error:
@@ -175,7 +200,7 @@ def _root_of(callback: Any) -> dict[str, Any]:
     return {"root_id": root_id} if root_id else {}
 
 
-def _joined(backend: Backend, parts: list[tuple[str, str, str]], structure: Any) -> list[Any]:
+def joined(backend: Backend, parts: list[tuple[str, str, str]], structure: Any) -> list[Any]:
     """Return what the parts came to, in the order and the shape of the header.
 
     Raises:

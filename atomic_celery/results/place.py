@@ -31,7 +31,7 @@ class Place:
                 'result_backend = "atomic" is the database of the broker, but broker_url is none of ours; '
                 'say which one: "atomic+postgresql://…"'
             )
-        settings = _settings(app, "broker_transport_options")
+        self._settings = settings = _settings(app, "broker_transport_options")
         mine = settings if url is None else _settings(app, "result_backend_transport_options")
         self._broker = broker.borrow_url(url or home or "", mine)
         self.is_home = url is None or (home is not None and _journal(home, settings) == self.store.journal)
@@ -40,6 +40,10 @@ class Place:
     def store(self) -> Store:
         """The tables."""
         return self._broker.store
+
+    def is_at(self, url: str) -> bool:
+        """Whether *url* names the same database, as far as it says so by the same words."""
+        return _journal(url, self._settings) == self.store.journal
 
     def shown(self, *, reveal: bool) -> str:
         """Return the URL for people to read; a password only if asked for."""

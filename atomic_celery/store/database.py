@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -227,6 +227,11 @@ class Noun:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._statements = database.statements.of(self.noun)
+
+    def _joining(self) -> AbstractContextManager[None]:
+        """Run statements on the connection of a guest, if one is here."""
+        guest = self._database.guest()
+        return nullcontext() if guest is None else self._database.hosting(guest)
 
     def _exec(self, name: str, /, **parameters: Any) -> int:
         """Run a statement; return how many rows it touched."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 
 from atomic_celery.store.database import Noun
@@ -203,10 +202,6 @@ class Results(Noun):
         """
         row = self._one("expire", limit=limit)
         return int(row[0]) if row is not None else 0
-
-    def _joining(self) -> AbstractContextManager[None]:
-        guest = self._database.guest()
-        return nullcontext() if guest is None else self._database.hosting(guest)
 
 
 def _text(finisher: Finisher | None) -> str | None:

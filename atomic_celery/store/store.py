@@ -9,6 +9,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store import elsewhere, guests
 from atomic_celery.store.controllers import Controllers
 from atomic_celery.store.database import Database
+from atomic_celery.store.django_results import DjangoResults
 from atomic_celery.store.doorbell import Doorbell, open_doorbell
 from atomic_celery.store.fleet_events import FleetEvents
 from atomic_celery.store.guests import Guest
@@ -46,6 +47,7 @@ class Store:
         self.reads = Reads(database)
         self.searches = Searches(database)
         self.results = Results(database)
+        self.django_results = DjangoResults(database)
         self.terms = Terms(database)
         self.schedules = Schedules(database)
         self.traffic = Traffic(database)

@@ -107,6 +107,27 @@ def test_a_worker_runs_what_was_committed_and_nothing_else(project: Project, poo
     assert _password(project) not in log.read_text()
 
 
+@pytest.mark.parametrize("project", ["sqlite file", "psycopg2", "psycopg"], indirect=True)
+def test_results_are_rows_of_django_celery_results(project: Project, tmp_path: Path) -> None:
+    project = Project({**project.environment, "SHOP_RESULTS": "atomic+django-db"})
+    migrated = project.manage("migrate")
+    assert migrated.returncode == 0, migrated.stderr
+
+    log = tmp_path / "worker.log"
+    with project.worker(log, "-P", "atomic", "-c", "2") as worker:
+        counted = project.manage("count_orders")
+        assert (counted.returncode, counted.stdout) == (0, "2\n"), counted.stderr + log.read_text()
+        shown = project.manage("results")
+        assert shown.returncode == 0, shown.stderr
+        assert sorted(json.loads(shown.stdout)) == [
+            ["shop.tasks.count", '"([None, None],)"', "SUCCESS", "2"],
+            ["shop.tasks.handle", "\"('kept-0',)\"", "SUCCESS", "null"],
+            ["shop.tasks.handle", "\"('kept-1',)\"", "SUCCESS", "null"],
+        ]
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0, log.read_text()
+
+
 @pytest.mark.parametrize("project", ["psycopg2"], indirect=True)
 @pytest.mark.parametrize(
     ("broker", "says"),

@@ -145,7 +145,9 @@ def publishing_thread() -> str:
 def gated_state(self: Any, name: str, directory: str) -> str:
     """Say its fence, wait for a file, say how far it is, and end."""
     fence = self.request.properties["atomic"]["fence"]
-    Path(directory, f"{name}.begun.{fence}").write_text(str(os.getpid()))
+    begun = Path(directory, f"{name}.begun.{fence}")
+    begun.with_suffix(".tmp").write_text(str(os.getpid()))
+    begun.with_suffix(".tmp").rename(begun)
     _wait_for(os.path.join(directory, name))
     self.update_state(state="PROGRESS", meta={"fence": fence})
     _note(f"{name} {fence}")

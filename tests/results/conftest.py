@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Signature
 
+from tests.results.site import database
 from tests.support.postgres import Postgres
 from tests.support.workers import Fleet
 
 APPLICATION = "tests.results.application"
+DJANGO = {"DJANGO_SETTINGS_MODULE": "tests.results.site"}
 
 SHARED = {"add", "fail", "gate", "note", "note_failure", "retry", "total"}
 """Tasks of the application that all tests have."""
@@ -31,14 +34,39 @@ def signature(fleet: Fleet, name: str, *args: Any, **options: Any) -> Signature[
 def serving(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
 ) -> Iterator[Fleet]:
-    """A fleet with a worker that is ready; results are kept in its database."""
+    """A fleet with a worker that is ready; results are kept in its database, in our tables or (``… rows``) Django's."""
+    dialect, _, rows = request.param.partition(" ")
     directory = tmp_path_factory.mktemp("results")
-    url = f"sqlite:///{directory / 'atomic.db'}" if request.param == "sqlite" else postgres.create_database()
-    with closing(Fleet(url, directory, results="atomic", application=APPLICATION)) as fleet:
-        fleet.worker(slots=2).start().wait_line("ready")
-        yield fleet
-    if request.param == "postgresql":
+    url = f"sqlite:///{directory / 'atomic.db'}" if dialect == "sqlite" else postgres.create_database()
+    with in_django(url) if rows else nullcontext():
+        backend = "atomic+django-db" if rows else "atomic"
+        conf = {"result_extended": True, "task_track_started": True} if rows else {}
+        with closing(Fleet(url, directory, results=backend, application=APPLICATION, conf=conf)) as fleet:
+            fleet.env.update(DJANGO if rows else {}, TEST_ROWS=url)
+            fleet.worker(slots=2).start().wait_line("ready")
+            yield fleet
+    if dialect == "postgresql":
         postgres.drop_database(url)
+
+
+@contextmanager
+def in_django(url: str) -> Iterator[None]:
+    """Let the tables of django-celery-results be in a database, for this process."""
+    os.environ.update(DJANGO)
+    import django
+    from django.core.management import call_command
+    from django.db import connections
+
+    django.setup()
+    connections.databases["default"] = connections.configure_settings({"default": database(url)})["default"]
+    del connections["default"]
+    call_command("migrate", verbosity=0)
+    try:
+        yield
+    finally:
+        connections.close_all()
+        for name in DJANGO:
+            del os.environ[name]
 
 
 @pytest.fixture

@@ -100,6 +100,9 @@ POINTS = {
     "all is written": "settle.committing",
     "all is committed": "settle.committed",
 }
+ONE_BY_ONE = {"worker_prefetch_multiplier": 1}
+"""So that each task's end is a transaction of its own, and the n-th of them is known."""
+
 IN_THE_HOST = [point for point in POINTS if point != "the body is over"]
 
 
@@ -128,7 +131,7 @@ def cases(points: Iterable[str], *, everyday: Iterable[tuple[str, str]]) -> list
     ),
 )
 def test_a_kill_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> None:
-    fleet = new_fleet()
+    fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
     once = {"ATOMIC_FAULTS_ONCE": str(fleet.directory)}
     worker = fleet.worker(faults=f"{point}=kill@{kind.visit}", env=once).start()
@@ -153,7 +156,7 @@ def test_a_kill_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> N
     ),
 )
 def test_who_is_frozen_beyond_its_lease_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> None:
-    fleet = new_fleet()
+    fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
     frozen = fleet.worker("frozen", faults=f"{point}=stop@{kind.visit}").start()
     fleet.wait_until(lambda: _is_stopped(frozen.pid), WAIT_S)
@@ -175,7 +178,7 @@ def test_who_is_frozen_beyond_its_lease_leaves_no_half(new_fleet: NewFleet, kind
     ("kind", "point"), cases(IN_THE_HOST, everyday=[("chain", "all is written"), ("chain", "all is committed")])
 )
 def test_an_error_in_between_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> None:
-    fleet = new_fleet()
+    fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
     worker = fleet.worker(faults=f"{point}=raise@{kind.visit}").start()
     _require_consistent(fleet, kind, result)
@@ -192,7 +195,14 @@ def behind_a_network(postgres: Postgres, postgres_url: str, tmp_path: Path) -> I
     with (
         Proxy(address.hostname, address.port) as proxy,
         closing(
-            Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url), results="atomic", application=APPLICATION)
+            Fleet(
+                postgres_url,
+                tmp_path,
+                broker=proxy.url(postgres_url),
+                results="atomic",
+                application=APPLICATION,
+                conf=ONE_BY_ONE,
+            )
         ) as fleet,
     ):
         yield fleet, proxy

@@ -31,10 +31,12 @@ DATABASES = {
     "other": _database(os.environ["SHOP_OTHER_DATABASE"]),
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["shop"]
+INSTALLED_APPS = ["django_celery_results", "shop"]
 ROOT_URLCONF = "proj.urls"
 SECRET_KEY = "shop"
 USE_TZ = True
 
 CELERY_BROKER_URL = os.environ.get("SHOP_BROKER", "atomic+django://default")
-CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_IGNORE_RESULT = "SHOP_RESULTS" not in os.environ
+CELERY_RESULT_BACKEND = os.environ.get("SHOP_RESULTS")
+CELERY_RESULT_EXTENDED = True
