@@ -149,7 +149,11 @@ class PostgresServer(Postgres):
             return
         self.kill(signal.SIGCONT)
         self._process.send_signal(how)
-        self._process.wait(START_S)
+        try:
+            self._process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            processes = [f"{process.pid} {process.status()} {process.cmdline()}" for process in _tree(self._process.pid)]
+            raise ServerFailed("\n".join([f"no end after {how.name}", *processes, self._log_tail()])) from None
         self._process = None
 
     def restart(self) -> None:
