@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 from atomic_celery import _register
 
 if TYPE_CHECKING:
+    from atomic_celery.controlling import fleet_controller
     from atomic_celery.publishing import bulk, publish_many, publishing_in
 
-__all__ = ["bulk", "publish_many", "publishing_in"]
+__all__ = ["bulk", "fleet_controller", "publish_many", "publishing_in"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # kombu imports this package while it is itself being imported, so what needs Celery is imported later.
     if name in __all__:
-        return getattr(importlib.import_module("atomic_celery.publishing"), name)
+        module = "controlling" if name == "fleet_controller" else "publishing"
+        return getattr(importlib.import_module(f"atomic_celery.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

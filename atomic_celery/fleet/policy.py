@@ -58,9 +58,15 @@ class Policy:
         return self.workers_per_host if self.scale_up_queue_depth is None else self.scale_up_queue_depth
 
     @classmethod
-    def of(cls, settings: Settings) -> Policy:
-        """Take the policy out of the settings."""
-        return cls(**{name: getattr(settings, name) for name in FIELDS})
+    def of(cls, settings: Settings, **numbers: int | None) -> Policy:
+        """Take the policy out of the settings, but for these *numbers*.
+
+        Raises:
+            ConfigError: A number is none of the policy's, or the policy makes no sense.
+        """
+        for name in numbers.keys() - set(FIELDS):
+            raise ConfigError(f"the policy has no {name!r}; it has {', '.join(FIELDS)}")
+        return cls(**{name: getattr(settings, name) for name in FIELDS} | numbers)
 
 
 FIELDS = tuple(Policy.__dataclass_fields__)
