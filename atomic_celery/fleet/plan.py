@@ -269,7 +269,7 @@ class _Planning:
     def _wanted(self, capacity: int, missing: int) -> tuple[int, str]:
         """Say how many hosts to add, were there room, and why."""
         signal, memory, policy = self.seen.scaling, self.memory, self.policy
-        if missing > 0 and capacity <= 0:
+        if missing > 0 and capacity <= 0 and signal.demand > 0:
             return missing, f"demand of {signal.demand} and no host"
         if missing > 0 and memory.pressed_since_ms is not None:
             pressed_ms = self.seen.now_ms - memory.pressed_since_ms

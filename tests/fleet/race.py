@@ -20,7 +20,7 @@ import psycopg2
 from atomic_celery import errors
 from atomic_celery.config import Settings
 from atomic_celery.fleet import plan
-from atomic_celery.fleet.controller import Controller
+from atomic_celery.fleet.controller import TERM, Controller
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance, Permit
 from atomic_celery.fleet.running import running
@@ -204,13 +204,14 @@ class Race:
     # The work
 
     def publish_in_bursts(self, for_s: float) -> None:
-        """Publish bursts with pauses in between."""
+        """Publish bursts, each some time after most of the last one is done: so hosts are idle in between."""
         until_s = time.monotonic() + for_s
         while time.monotonic() < until_s:
             count = self._random.randint(1, 150)
             self.store.messages.publish([NewMessage(self.lanes[0].queue_id, "work")] * count)
             self.published += count
-            time.sleep(self._random.uniform(0.05, 1.2))
+            wait_until(lambda: self.published - len(self.completed) < 20, 60, self.describe)
+            time.sleep(self._random.uniform(0.0, 1.0))
 
     def wait_done(self) -> None:
         """Wait until everything is settled; somebody has to reclaim what the dead held."""
@@ -219,7 +220,21 @@ class Race:
             self.store.messages.reclaim()
             return len(set(self.completed)) == self.published
 
-        wait_until(done, 60, lambda: f"{len(set(self.completed))} of {self.published} done")
+        wait_until(done, 60, self.describe)
+
+    def describe(self) -> str:
+        """Return the state of everything, for a race that stands still."""
+        kept = self.store.controllers.load(TERM)
+        return "\n".join(
+            [
+                f"{len(set(self.completed))} of {self.published} done, {self.removals} removals",
+                str(kept and (kept.plan, {**kept.memory, "instances": len(kept.memory["instances"])})),
+                *map(str, self.store.hosts.list()),
+                *map(str, self.store.hosts.drains()),
+                *map(str, self.store.reads.depths()),
+                *map(str, self.store.events.list(limit=20)),
+            ]
+        )
 
     def violations(self) -> list[str]:
         """Return what the witness saw."""
