@@ -152,8 +152,8 @@ class PostgresServer(Postgres):
         try:
             self._process.wait(START_S)
         except subprocess.TimeoutExpired:
-            processes = [f"{process.pid} {process.status()} {process.cmdline()}" for process in _tree(self._process.pid)]
-            raise ServerFailed("\n".join([f"no end after {how.name}", *processes, self._log_tail()])) from None
+            left = (f"{process.pid} {process.status()} {process.cmdline()}" for process in _tree(self._process.pid))
+            raise ServerFailed("\n".join([f"no end after {how.name}", *left, self._log_tail()])) from None
         self._process = None
 
     def restart(self) -> None:
