@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def record(host: Host, crashed: Crashed) -> None:
-    """Note that a message was buried. Called on the claimer's thread; what fails here fails alone."""
+def record(host: Host, crashed: Crashed, *, fails: bool = True) -> None:
+    """Note that a message was buried. Called on the claimer's thread; what fails here fails alone.
+
+    Args:
+        fails: Store its failure; else its request does.
+    """
     try:
         detail = {"message": crashed.id, "task": crashed.task_name, "task_id": crashed.task_id}
         host.store.events.record("message-dead", host=crashed.holder, detail=detail)
-        if crashed.holder != host.holder.id:
+        if fails:
             _fail_result(host, crashed)
     except errors.StoreError as error:
         logger.warning("The burial of message %d could not be noted: %s", crashed.id, error)
@@ -35,7 +39,7 @@ def record(host: Host, crashed: Crashed) -> None:
 
 
 def _fail_result(host: Host, crashed: Crashed) -> None:
-    """Store the failure of a task whose whole host died, again and again."""
+    """Store the failure of a task whose whole host died again and again, or that nobody could receive."""
     payload = host.store.reads.payload(crashed.id)
     if payload is None or crashed.task_id is None or crashed.task_name is None:
         return
@@ -43,7 +47,11 @@ def _fail_result(host: Host, crashed: Crashed) -> None:
     task = app.tasks.get(crashed.task_name)
     backend = task.backend if task is not None else app.backend
     error = WorkerLostError(f"its worker died {crashed.crashes} times; the message is buried")
-    backend.mark_as_failure(crashed.task_id, error, request=_context(payload, app.conf.accept_content))
+    try:
+        context = _context(payload, app.conf.accept_content)
+    except Exception:  # what it would have told is unreadable, but somebody may wait for its result
+        context = Context({"id": crashed.task_id})
+    backend.mark_as_failure(crashed.task_id, error, request=context)
 
 
 def _context(payload: str, accept: Any) -> Context:

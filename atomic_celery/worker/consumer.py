@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from celery.utils.imports import symbol_by_name
@@ -25,6 +26,7 @@ class LeasedConsumer:
     app: Any
     controller: Any
     connection: Any
+    connection_errors: tuple[type[Exception], ...]
     strategies: dict[str, Any]
 
     def update_strategies(self) -> None:
@@ -39,6 +41,24 @@ class LeasedConsumer:
             for name, task in self.app.tasks.items():
                 if manners.is_ordinary(task):
                     self.strategies[name] = swift(self, task, self.strategies[name], lazy)
+
+    def create_task_handler(self, **options: Any) -> Callable[[Any], None]:
+        """Receive messages as Celery does; one that it cannot receive ends itself, and not this worker."""
+        receive = super().create_task_handler(**options)  # type: ignore[misc]
+
+        def on_task_received(message: Any) -> None:
+            try:
+                receive(message)
+            except self.connection_errors:
+                raise
+            except Exception as error:
+                self.controller.atomic.settling.refuse(message, error)
+
+        return on_task_received
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Put a message aside whose body is not what it says; Celery would drop it."""
+        self.controller.atomic.settling.refuse(message, exc)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Let go of the connection, and of nothing else."""

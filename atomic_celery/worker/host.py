@@ -17,7 +17,7 @@ from atomic_celery.worker import replacing
 from atomic_celery.worker.chronicle import Chronicle
 from atomic_celery.worker.hoarding import Hoarding, give_back
 from atomic_celery.worker.keeping import Keeping
-from atomic_celery.worker.requests import Roll
+from atomic_celery.worker.roll import Roll
 from atomic_celery.worker.settling import Settling
 from atomic_celery.worker.shutdown import Shutdown
 

@@ -7,7 +7,7 @@ has no word for: *released* (back to the others, unharmed), *lost* (no longer ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from weakref import ref
@@ -47,6 +47,7 @@ class HeldRequest(Request):  # type: ignore[misc]
     plain: ClassVar[Any]
 
     acknowledged: bool
+    time_limits: tuple[float | None, float | None]
     held: Held | None = None
     phase: Phase = "waiting"
     lost = False
@@ -72,6 +73,9 @@ class HeldRequest(Request):  # type: ignore[misc]
             self._enter(claim)
 
     def _enter(self, claim: dict[str, Any]) -> None:
+        hard_limit_s, soft_limit_s = self.time_limits
+        # What is no number would stop the event loop when the task begins; here it stops the message alone.
+        self.time_limits = hard_limit_s and float(hard_limit_s), soft_limit_s and float(soft_limit_s)
         self.claim = claim
         self.held = (claim["id"], claim["fence"])
         if claim["revoked"]:
@@ -83,13 +87,20 @@ class HeldRequest(Request):  # type: ignore[misc]
 
     def execute_using_pool(self, pool: Any, **_: Any) -> None:
         """Start the task, unless it is revoked or no longer ours; an early one after it was settled."""
-        if self.revoked() or not self._may_start():
+        if not self._is_wanted():
             raise TaskRevokedError(self.id)
         self.phase = "with the pool"
         if self.held is not None and not self.task.acks_late:
             self.host.settling.complete_first(self, lambda: self._start(pool))
         else:
             self._start(pool)
+
+    def _is_wanted(self) -> bool:
+        try:
+            return not self.revoked() and self._may_start()
+        except Exception as error:  # stamps that are none; the event loop that may call this would end over it
+            self.host.settling.refuse(self.message, error)
+            return False
 
     def _start(self, pool: Any) -> None:
         hard_limit_s, soft_limit_s = self.time_limits
@@ -354,40 +365,3 @@ def request_class(base: Any, host: Host) -> type[HeldRequest]:
     plain = getattr(base, "plain", base)
     bases = (HeldRequest,) if plain is Request else (HeldRequest, plain)
     return type("AtomicRequest", bases, {"host": host, "plain": plain})
-
-
-class Roll:
-    """The requests that hold a message. A message may come back, under a new fence, before its old request is gone.
-
-    Attributes:
-        emptied_s: When the last one left, by `clock.monotonic_s`; of interest while there is none.
-    """
-
-    def __init__(self) -> None:
-        self._present: dict[Held, HeldRequest] = {}
-        self.emptied_s = clock.monotonic_s()
-
-    def __len__(self) -> int:
-        return len(self._present)
-
-    def __contains__(self, message_id: int) -> bool:
-        return any(message_id == held[0] for held in self._present)
-
-    def enter(self, request: HeldRequest) -> None:
-        """Note that *request* has come."""
-        assert request.held is not None
-        self._present[request.held] = request
-
-    def leave(self, request: HeldRequest) -> None:
-        """Note that *request* holds its message no more."""
-        if request.held is not None:
-            self._present.pop(request.held, None)
-            self.emptied_s = clock.monotonic_s()
-
-    def find(self, held: Held) -> HeldRequest | None:
-        """Return the request that holds a message under that very fence."""
-        return self._present.get(held)
-
-    def all(self) -> Iterable[HeldRequest]:
-        """Return those present at this moment."""
-        return list(self._present.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 
@@ -75,6 +75,22 @@ class Settling:
         self._crashing[held] = (request, exc_info)
         self._end(request, Ending(held, "crash", reason=str(exc_info.exception), burial=burial))
 
+    def refuse(self, message: Any, error: Exception) -> None:
+        """Count a crash for a message that could not be received: its headers are none that Celery can read.
+
+        It comes to rest among the dead, where an operator sees it, instead of ending one worker after the other.
+        """
+        logger.critical("Message %s cannot be received: %r", message.delivery_tag, error, exc_info=error)
+        claim = message.properties["atomic"]
+        request = self._host.roll.find((claim["id"], claim["fence"]))
+        if request is not None and request.phase != "waiting":
+            return  # it came as far as the pool, and ends as any other does
+        delivery = message.channel.qos.forget(message.delivery_tag)
+        if request is not None:
+            request.give_up()
+        if delivery is not None:
+            self._host.claimer.settle(Ending(delivery.held, "crash", reason=f"it cannot be received: {error!r}"))
+
     def _completion(self, held: Held, entries: Sequence[Entry], then: Told | None) -> Ending:
         left = (lambda: entries) if entries else None
         told = None if then is None else lambda ours: self._tell(then, ours)
@@ -105,7 +121,7 @@ class Settling:
     def _on_crashed(self, crashed: list[Crashed]) -> None:
         for each in crashed:
             if each.buried:
-                burial.record(self._host, each)
+                burial.record(self._host, each, fails=(each.id, each.fence) not in self._crashing)
         self._host.call_soon(self._crashed, crashed)
 
     # On the loop's

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from celery.app import trace
+from celery.app.task import Context
 from celery.signals import task_received
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -85,8 +86,11 @@ class LazyRequest(HeldRequest):
 
     @cached_property
     def _context(self) -> Any:
-        self._request_dict["args"], self._request_dict["kwargs"], _ = self._Request__payload
-        return super()._context
+        try:
+            self._request_dict["args"], self._request_dict["kwargs"], _ = self._Request__payload
+            return super()._context
+        except Exception:  # its child could not read them either, and failed it for that
+            return Context(self._request_dict)
 
 
 def swift(consumer: Any, task: Any, celerys_own: Handler, make: type[LazyRequest]) -> Handler:

@@ -1,0 +1,73 @@
+"""Messages that no Celery ever sends: they end themselves, and not the workers that receive them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery.exceptions import WorkerLostError
+
+from atomic_celery.store.reads import Filter
+from tests.support.workers import APPLICATION, Fleet
+
+ADD = f"{APPLICATION}.add"
+
+
+def throw_in(fleet: Fleet, headers: dict[str, Any], body: str = "[[1, 2], {}, {}]") -> None:
+    """Publish what is no proper task."""
+    with fleet.app.connection_for_write() as connection, connection.Producer() as producer:
+        producer.publish(
+            body,
+            routing_key="celery",
+            headers=headers,
+            content_type="application/json",
+            content_encoding="utf-8",
+            declare=[fleet.app.amqp.queues["celery"]],
+        )
+
+
+UNRECEIVABLE: dict[str, dict[str, Any]] = {
+    "no id": {"task": ADD},
+    "a list for a name": {"task": ["a", "list"], "id": "t1"},
+    "a mapping for a name": {"task": {}, "id": "t2"},
+    "a limit for limits": {"task": ADD, "id": "t3", "timelimit": 7},
+    "words for limits": {"task": ADD, "id": "t4", "timelimit": ["a", "b"]},
+    "a number of stamps": {"task": ADD, "id": "t5", "stamped_headers": 3, "stamps": "x"},
+}
+UNREADABLE = [
+    "[[1, 2], {}]",
+    "[1, 2, 3]",
+    "{broken",
+    '[[1, 2], {}, {"callbacks": 5}]',
+    '[[1, 2], {}, {"chain": 7}]',
+    "",
+]
+
+
+@pytest.mark.parametrize("pool", ["atomic", "prefork", "solo"])
+def test_messages_that_cannot_be_received_are_buried_and_their_worker_lives(
+    fleet_with_results: Fleet, pool: str
+) -> None:
+    fleet = fleet_with_results
+    for headers in UNRECEIVABLE.values():
+        throw_in(fleet, headers)
+    worker = fleet.worker(pool=pool).start()
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+    fleet.wait_until(lambda: len(fleet.store.reads.messages(Filter(state="dead"))) == len(UNRECEIVABLE))
+    for dead in fleet.store.reads.messages():
+        reasons = [crash.reason for crash in fleet.store.reads.crashes(dead.id)]
+        assert [reason[:22] for reason in reasons] == ["it cannot be received:"] * 5
+    assert not worker.events("draining")
+    with pytest.raises(WorkerLostError, match="buried"):
+        fleet.app.AsyncResult("t4").get(timeout=60)
+
+
+def test_bodies_that_are_none_fail_their_tasks_and_their_worker_lives(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    for number, body in enumerate(UNREADABLE):
+        throw_in(fleet, {"task": ADD, "id": f"t{number}"}, body)
+    worker = fleet.worker().start()
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+    for number, _ in enumerate(UNREADABLE):
+        assert isinstance(fleet.app.AsyncResult(f"t{number}").get(timeout=60, propagate=False), Exception)
+    assert not worker.events("draining")
