@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from atomic_celery import clock, errors, setup_check, status, tables, trouble
+from atomic_celery import clock, connections, errors, setup_check, status, tables, trouble
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 from atomic_celery.store.store import Store
 
 Level = Literal["error", "warning"]
 
-CONNECTIONS_PER_HOST = 4
-"""What a host keeps open beside its slots: claims, renewals, the doorbell, remote control."""
 _OLD_SNAPSHOT_MS = 60_000
 _OVERDUE_MS = 60_000
 _MANY_DEAD_ROWS = 50_000
@@ -202,9 +200,16 @@ def _count(queue: status.QueueStatus, name: str) -> str:
 
 
 def _connections(store: Store, checkup: Checkup) -> Iterator[Finding]:
-    room, hosts = store.reads.room(), store.hosts.list()
-    needed = sum(CONNECTIONS_PER_HOST + host.slots for host in hosts)
-    checkup.facts["connections"] = f"{room.used} used of {room.usable}; {len(hosts)} hosts may need {needed}"
+    room, hosts, settings = store.reads.room(), store.hosts.list(), store.settings
+    budget = connections.budget(
+        [host.slots for host in hosts], max_hosts=settings.max_hosts, workers_per_host=settings.workers_per_host
+    )
+    checkup.facts["connections"] = f"{room.used} used of {room.usable}; {len(hosts)} hosts may need {budget.now}"
+    checkup.facts["connection budget"] = (
+        f"{budget.grown} for {settings.max_hosts} hosts of {settings.workers_per_host} slots "
+        f"({connections.PER_HOST} each and one a slot), {budget.beside} for controllers, metrics and beat, "
+        f"a fifth to spare: max_connections of {budget.needed + room.reserved} or more"
+    )
     if not room.autovacuum:
         yield Finding(
             "error",
@@ -212,12 +217,13 @@ def _connections(store: Store, checkup: Checkup) -> Iterator[Finding]:
             "set autovacuum = on and track_counts = on, and reload the server",
         )
     # Behind a pooler hosts share the server's connections.
-    if store.settings.notify and needed > room.usable:
+    if settings.notify and budget.now > room.usable:
         yield Finding(
             "warning",
-            f"{len(hosts)} hosts may need {needed} connections ({CONNECTIONS_PER_HOST} each and one a slot), "
+            f"{len(hosts)} hosts may need {budget.now} connections ({connections.PER_HOST} each and one a slot), "
             f"and max_connections leaves {room.usable}",
-            "raise max_connections, run fewer slots, or put a pooler in between and set atomic_notify = False",
+            f"set max_connections to {budget.needed + room.reserved} or more, run fewer slots, or put a pooler in "
+            "between and set atomic_notify = False",
         )
     elif room.used > room.usable * _NEARLY_FULL:
         yield Finding(

@@ -6,6 +6,7 @@ learns of ``-P atomic``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import click
@@ -54,7 +55,10 @@ def atomic(
     Exit codes: 0 done; 1 the set-up is wrong, the store is in trouble, or something asked for was not done;
     64 the command was used wrongly.
     """
-    session.begin(ctx, {"prefix": prefix, "password_file": password_file, "token_file": token_file, "auth": auth})
+    options = {"prefix": prefix, "password_file": password_file, "token_file": token_file, "auth": auth}
+    # Programs that a command starts, as workers on this machine, find the same database.
+    os.environ.update({f"ATOMIC_{name.upper()}": value for name, value in options.items() if value is not None})
+    session.begin(ctx, options)
 
 
 def run(arguments: Sequence[str], *, url: str, name: str) -> None:

@@ -112,6 +112,8 @@ class Room:
     """A server's room for connections."""
 
     usable: int
+    reserved: int
+    """What the server keeps for its own administrators."""
     used: int
     autovacuum: bool
     sees_all: bool

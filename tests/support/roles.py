@@ -30,6 +30,11 @@ class Role:
         """End its sessions."""
         self._postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{self.name}'")
 
+    def sessions(self) -> int:
+        """Count its sessions."""
+        [(count,)] = self._postgres.execute(f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{self.name}'")
+        return int(count)
+
     def drop(self) -> None:
         """Remove it."""
         self.cut_off()

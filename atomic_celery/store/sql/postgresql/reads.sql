@@ -131,6 +131,7 @@ SELECT current_setting('server_version');
 -- name: connections :one
 -- The room there is for connections, how much of it is used, and whether the server tidies up by itself.
 SELECT current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
+       current_setting('superuser_reserved_connections')::integer,
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
        current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean,
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE');
