@@ -81,9 +81,8 @@ def read(store: Store, period: Period) -> History:
     return _read(store, period, store.now_ms())
 
 
-def read_all(store: Store) -> list[History]:
-    """Read the counts of every period, the shortest first."""
-    now_ms = store.now_ms()
+def read_all(store: Store, now_ms: int) -> list[History]:
+    """Read the counts of every period up to *now_ms*, the shortest first."""
     return [_read(store, period, now_ms) for period in PERIODS.values()]
 
 

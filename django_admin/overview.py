@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from django.http import HttpRequest
 
 from atomic_celery import history, status, trouble
+from atomic_celery.fleet import scaling
+from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.store import Store
 from django_admin import charts
 from django_admin.pages import Context, FleetPage
@@ -33,12 +35,11 @@ class OverviewPage(FleetPage):
 
     def look(self, request: HttpRequest, store: Store) -> Context:
         """Read the numbers."""
-        store.schema.require()
         now_ms, hosts, drains, depths = store.now_ms(), store.hosts.list(), store.hosts.drains(), store.reads.depths()
         seen = status.compose(now_ms, hosts, drains, depths, store=store, version=store.schema.version())
         states = Counter(host.state for host in seen.hosts)
         lasting = [queue for queue in seen.queues if not queue.temporary]
-        periods = history.read_all(store)
+        periods = history.read_all(store, now_ms)
         return {
             "seen": seen,
             "totals": [_total(lasting, state) for state in ("ready", "delayed", "running", "dead")],
@@ -47,6 +48,7 @@ class OverviewPage(FleetPage):
             "slots": sum(host.slots for host in seen.hosts if host.state != "stale"),
             "busy": sum(host.busy for host in seen.hosts if host.state != "stale"),
             "queues": lasting,
+            "desired_hosts": scaling.read(store, Policy.of(store.settings)).desired_hosts,
             "periods": [(period, charts.throughput(period)) for period in periods],
             "version": store.reads.version(),
             "write_trouble": _write_trouble(store),

@@ -45,6 +45,7 @@ class Pages(FleetCase):
         assert "1 busy" in page
         assert "1 of 4" in page
         assert "answers" in page
+        assert "hosts wanted" in page
 
     def test_hosts_are_shown_with_what_they_hold(self) -> None:
         self.publish()

@@ -1,0 +1,138 @@
+"""``python -m tests.benchmarks.pages``: how long each page of the admin takes on a large fleet.
+
+A million messages, ten thousand roots, five hundred hosts, a full history; on a PostgreSQL of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.admin_site.running import Site
+from tests.benchmarks.database import Database, temporary
+from tests.support.postgres import PostgresServer
+
+MOST_MS, MOST_STATEMENTS = 300, 20
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the fleet is."""
+
+    message_count: int = 1_000_000
+    root_count: int = 10_000
+    host_count: int = 500
+    repetitions: int = 10
+
+
+QUICK = Scale(message_count=5_000, root_count=100, host_count=20, repetitions=2)
+
+_FILL = """
+INSERT INTO atomic_queue (name, used_ms) SELECT 'queue-' || n, 0 FROM generate_series(1, 20) AS n;
+
+INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload, published_ms)
+SELECT 1 + n % 20, md5(n::text), 'shop.task_' || n % 50, 'root-' || n % {roots}, n % 3,
+       '{{"body": "[[' || n || ', \\"' || repeat('x', 400) || '\\"], {{}}, {{}}]", '
+       '"content-type": "application/json", "headers": {{}}}}',
+       (extract(epoch FROM now()) * 1000)::bigint - n
+  FROM generate_series(1, {messages}) AS n;
+
+INSERT INTO atomic_host (id, boot, name, machine, machine_boot, pid, pid_started, slots, busy, labels, queues, versions,
+                         started_ms, reported_ms, poll_failures)
+SELECT 'host-' || n, 'b', 'worker-' || n || '@machine', 'm', 'b', 1, '1', 16, 4, '{{"zone": "a", "pool": "large"}}',
+       '["queue-1", "queue-2"]', '{{"python": "3.11", "celery": "5.7"}}', 0,
+       (extract(epoch FROM now()) * 1000)::bigint + 3600000, 0
+  FROM generate_series(1, {hosts}) AS n;
+
+INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes, holder, boot,
+                          claimed_ms, lease_until_ms)
+SELECT id, queue_id, priority, id, 1, 0, 'host-' || 1 + id % {hosts}, 'b', published_ms,
+       (extract(epoch FROM now()) * 1000)::bigint + 3600000
+  FROM atomic_message WHERE id <= {hosts} * 6;
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
+SELECT id, queue_id, priority, 5, 5, 'killed', 1 FROM atomic_message WHERE id > {hosts} * 6 AND id % 100 = 0;
+INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
+SELECT id, queue_id, priority, published_ms + 360000000, 0, 0
+  FROM atomic_message WHERE id > {hosts} * 6 AND id % 20 = 1;
+INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+SELECT id, queue_id, priority, id, 0, 0
+  FROM atomic_message WHERE id > {hosts} * 6 AND id % 100 <> 0 AND id % 20 <> 1;
+
+INSERT INTO atomic_fleet_event (at_ms, kind, host, detail)
+SELECT n, 'host-registered', 'host-' || n % 50, '{{"reason": "benchmark"}}' FROM generate_series(1, 1000) AS n;
+
+INSERT INTO atomic_traffic (grain_s, begun_ms, shard, kind, band, count, total_ms)
+SELECT grain_s,
+       (extract(epoch FROM now()) * 1000)::bigint / (grain_s * 1000) * (grain_s * 1000) - back * grain_s * 1000,
+       shard, kind, band, 10, 100
+  FROM (VALUES (60, 74, 7), (900, 103, 0), (7200, 83, 0)) AS grain (grain_s, most, shards)
+ CROSS JOIN LATERAL generate_series(0, most) AS back
+ CROSS JOIN LATERAL generate_series(0, shards) AS shard
+ CROSS JOIN (VALUES ('succeeded'), ('failed'), ('retried')) AS kinds (kind)
+ CROSS JOIN generate_series(4, 12) AS band;
+"""
+_ADDRESSES = (
+    "/admin/atomic_fleet/overview/",
+    "/admin/atomic_fleet/host/",
+    "/admin/atomic_fleet/host/host-7/",
+    "/admin/atomic_fleet/message/",
+    "/admin/atomic_fleet/message/?state=dead",
+    "/admin/atomic_fleet/message/?queue=queue-7",
+    "/admin/atomic_fleet/message/?task=shop.task_7&before={middle}",
+    "/admin/atomic_fleet/message/?task=shop.none",
+    "/admin/atomic_fleet/message/?text=nothing-like-it",
+    "/admin/atomic_fleet/message/?id={middle}",
+    "/admin/atomic_fleet/message/{middle}/",
+    "/admin/atomic_fleet/fleetevent/",
+    "/admin/atomic_fleet/term/",
+)
+
+
+def measure(database: Database, scale: Scale) -> dict[str, dict[str, float]]:
+    """Fill *database*, then ask for every page."""
+    site = Site({"SITE_DATABASE": database.location})
+    migrated = site.manage("migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    database.execute(_FILL.format(messages=scale.message_count, roots=scale.root_count, hosts=scale.host_count))
+    database.execute("VACUUM ANALYZE")
+    addresses = [address.format(middle=scale.message_count // 2) for address in _ADDRESSES]
+    command = [sys.executable, "-m", "tests.benchmarks.page_times", str(scale.repetitions), *addresses]
+    run = site.run(command)
+    assert run.returncode == 0, run.stderr
+    measured: dict[str, dict[str, float]] = json.loads(run.stdout)
+    return measured
+
+
+def table(measured: dict[str, dict[str, float]]) -> str:
+    """Write the numbers as a table of Markdown."""
+    lines = ["| page | median, ms | worst, ms | of it the site's CPU, ms | statements |", "|---|--:|--:|--:|--:|"]
+    lines += [
+        f"| `{address}` | {values['median_ms']} | {values['worst_ms']} | {values['cpu_ms']} | {values['statements']} |"
+        for address, values in measured.items()
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Measure, print a table, and say what is over the limits."""
+    parser = argparse.ArgumentParser("python -m tests.benchmarks.pages", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small fleet: shows that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, too")
+    chosen = parser.parse_args(arguments)
+    with PostgresServer(durable=True) as server, temporary(server) as database:
+        measured = measure(database, QUICK if chosen.quick else Scale())
+    print(table(measured))
+    for address, values in measured.items():
+        if values["median_ms"] > MOST_MS or values["statements"] > MOST_STATEMENTS:
+            print(f"over the limit: {address}: {values}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(measured, indent=2))
+    return measured
+
+
+if __name__ == "__main__":
+    main()
