@@ -17,7 +17,7 @@ from celery.exceptions import ChordError
 from celery.exceptions import TimeoutError as TooLate
 from celery.result import allow_join_result
 from django_celery_results import models
-from django_celery_results.backends import database  # type: ignore[import-untyped]
+from django_celery_results.backends import database
 
 from atomic_celery import current, django_connection, errors
 from atomic_celery.results import chords
