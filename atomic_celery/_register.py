@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TRANSPORT = "atomic_celery.transport:Transport"
 POOL = "atomic_celery.concurrency.prefork:TaskPool"
+_APPS = "celery.app.base"
 SCHEMES = (
     "atomic",
     "atomic+django",
@@ -44,27 +45,30 @@ def register() -> None:
         from celery.concurrency import ALIASES  # type: ignore[attr-defined]
 
         ALIASES.setdefault("atomic", POOL)
-    if "celery.app.base" in sys.modules:
+    if _APPS in sys.modules:
         _watch_apps()
     elif not any(isinstance(finder, _Lookout) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Lookout())
+        sys.meta_path[:0] = [_Lookout(_APPS, _watch_apps), _Lookout("celery.canvas", _change_groups)]
 
 
 class _Lookout:
-    """Sees Celery come, from `sys.meta_path`, and finds nothing itself.
+    """Sees a module of Celery's come, from `sys.meta_path`, and finds nothing itself.
 
-    To import anything of Celery while kombu is being imported goes in circles, and leaves Celery in pieces. But whoever
-    wants the module of its apps has all that they need for being watched; and its canvas is changed once it is there.
+    To import anything of Celery while kombu is being imported goes in circles, and leaves Celery in pieces.
+
+    Args:
+        call: What is done once the module is there.
     """
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name, self._call = name, call
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """Take note of what is imported."""
-        if name == "celery.app.base":
-            _watch_apps()
-        elif name == "celery.canvas":
-            sys.meta_path.remove(self)
-            return _then(find_spec(name), _change_groups)
-        return None
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        return _then(find_spec(name), self._call)
 
 
 def _then(spec: ModuleSpec | None, call: Callable[[], None]) -> ModuleSpec | None:
@@ -82,8 +86,33 @@ def _then(spec: ModuleSpec | None, call: Callable[[], None]) -> ModuleSpec | Non
 
 
 def _watch_apps() -> None:
+    """Let apps send their tasks under limits, and hear of each that is complete."""
     with contextlib.suppress(Exception):
         sys.modules["celery._state"].connect_on_app_finalize(_on_app)
+    if hasattr(sys.modules[_APPS], "Celery"):
+        _know_limits()
+    else:
+        _know_limits_from_the_first_app_on()
+
+
+def _know_limits() -> None:
+    with contextlib.suppress(Exception):
+        from atomic_celery import sending
+
+        sending.install()
+
+
+def _know_limits_from_the_first_app_on() -> None:
+    """Wait for an app to be made: the class of apps is just being defined."""
+    with contextlib.suppress(Exception):
+        state: Any = sys.modules["celery._state"]
+        register_app = state._register_app
+
+        def hear(app: object) -> None:
+            _know_limits()
+            register_app(app)
+
+        state._register_app = hear
 
 
 def _change_groups() -> None:

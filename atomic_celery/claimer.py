@@ -19,11 +19,12 @@ from atomic_celery.clock import Moment, SystemClock
 from atomic_celery.config import Settings
 from atomic_celery.demand import NOTHING, Consumer, Demand, Nobody, Want
 from atomic_celery.endings import Attempt, Ending, Endings
+from atomic_celery.gate import Gate
 from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
 from atomic_celery.loop import Loop
 from atomic_celery.post import Letter, Post
 from atomic_celery.slumber import ARMED_FOR_S, Slumber
-from atomic_celery.store.records import Claimed, Crashed, Holder, Lane, Turn
+from atomic_celery.store.records import Claimed, Crashed, Holder, Lane, Settlement, Turn
 from atomic_celery.store.store import Store
 from atomic_celery.upkeep import Upkeep
 
@@ -101,6 +102,7 @@ class Claimer:
         self._upkeep = Upkeep(store, settings, crashed=lambda crashed: self.hooks.crashed(crashed))
         self._clock = SystemClock()
         self._lanes = Lanes()
+        self._gate = Gate(store, holder, settings.lease_ms)
         self._backoff, self._retry_at_s = Backoff(), 0.0
         self._look_at_s = self._full_scan_at_s = self._take_at_s = 0.0
         self._touched_s = self._touch_at_s = 0.0
@@ -155,7 +157,10 @@ class Claimer:
     def claim_now(self, want: Want) -> list[Claimed]:
         """Claim at once, whatever the demand, and return instead of delivering it."""
         with self._turning:
-            return self._claim(want, from_the_start=True)
+            claimed = self._claim(want, from_the_start=True)
+            if not claimed and self._gate.is_unfinished:
+                claimed = self._claim(want, from_the_start=True)
+        return claimed
 
     def turn(self) -> float:
         """Do what is due; return seconds until there is reason for another turn, were nobody to ring.
@@ -225,7 +230,7 @@ class Claimer:
         if self._slumber.rung:
             self._slumber.rung = False
             self._hear(demand)
-        wants = demand.wants if now_s >= self._look_at_s else ()
+        wants = demand.wants if now_s >= min(self._look_at_s, self._gate.look_at_s) else ()
         wanted = sum(want.limit for want in wants)
         thorough = self._in_vain > 0 or now_s >= self._full_scan_at_s
         got = self._exchange(consumer, wants, from_the_start=thorough)
@@ -237,7 +242,7 @@ class Claimer:
         if self._upkeep.turn(calm=self._slumber.armed):
             self.look_again()
             busy = True
-        if busy or len(self.endings) or (wanted and got == wanted):
+        if busy or len(self.endings) or (wanted and (got == wanted or self._gate.is_unfinished)):
             return 0.0
         if wanted and not thorough:
             self._full_scan_at_s = 0.0  # too little behind the cursors: perhaps there is something before them
@@ -265,7 +270,7 @@ class Claimer:
 
     def _due_s(self, demand: Demand) -> Iterator[float]:
         yield clock.monotonic_s() + self._upkeep.wait_s()
-        yield self._look_at_s if any(want.limit for want in demand.wants) else math.inf
+        yield min(self._look_at_s, self._gate.look_at_s) if any(want.limit for want in demand.wants) else math.inf
         yield self._take_at_s if demand.no_ack_queue_ids else math.inf
         yield self._touch_at_s if demand.consumed_ids else math.inf
 
@@ -307,7 +312,9 @@ class Claimer:
         attempt, asked_at = self.endings.begin(), self._clock.now()
         try:
             before = self._completed_before(attempt, asked_at)
-            turn = self._attempt(attempt, self._lanes_of(want, from_the_start), want.limit)
+            lanes = self._lanes_of(want, from_the_start)
+            ending = [ending.held[0] for ending in attempt.endings]
+            turn = self._gate.turn(lanes, want.limit, ending, lambda limit: self._attempt(attempt, lanes, limit))
         except BaseException as error:
             self.endings.failed(attempt, error)
             raise
@@ -315,6 +322,7 @@ class Claimer:
         count = self._hand_over(consumer, turn.claimed)
         self._tell(attempt, replace(turn, settled=turn.settled | before))
         consumer.settled()
+        self._gate.freed(ending)
         return count
 
     def _completed_before(self, attempt: Attempt, now: Moment) -> frozenset[int]:
@@ -330,16 +338,18 @@ class Claimer:
             return turn()
         faults.reach("settle.begun")
         with self._store.transaction("settle"):
-            delayed = [ending for ending in attempt.delayed if self._delay(ending)]
+            put_off = [ending.held[0] for ending in attempt.put_off if self._put_off(ending)]
             done = turn()
-            done = replace(done, settled=done.settled.union(ending.held[0] for ending in delayed))
+            done = replace(done, settled=done.settled.union(put_off))
             faults.reach("settle.turned")
             if left := attempt.outbox(done):
                 outbox.deliver(self._store, left)
                 self.look_again()
         return done
 
-    def _delay(self, ending: Ending) -> bool:
+    def _put_off(self, ending: Ending) -> bool:
+        if ending.limit is not None:
+            return self._store.limits.regate(ending.held, ending.limit)
         return self._store.messages.delay(ending.held, ending.due_ms or 0)
 
     def _tell(self, attempt: Attempt, turn: Turn) -> None:
@@ -351,7 +361,11 @@ class Claimer:
     def _claim(self, want: Want, *, from_the_start: bool) -> list[Claimed]:
         asked_at = self._clock.now()
         lanes = self._lanes_of(want, from_the_start)
-        claimed = self._store.messages.claim(self.holder, lanes, want.limit, self._settings.lease_ms)
+
+        def claim(limit: int) -> Turn:
+            return self._store.messages.turn(self.holder, Settlement(), lanes, limit, self._settings.lease_ms)
+
+        claimed = self._gate.turn(lanes, want.limit, (), claim).claimed
         self._hold(claimed, asked_at)
         return claimed
 

@@ -143,7 +143,7 @@ def _clocks(store: Store, checkup: Checkup) -> Iterator[Finding]:
 
 def _messages(store: Store, _checkup: Checkup) -> Iterator[Finding]:
     for message in store.reads.misplaced():
-        places = {"ready": message.ready, "delayed": message.delayed, "running": message.running, "dead": message.dead}
+        places = {name: getattr(message, name) for name in ("ready", "limited", "delayed", "running", "dead")}
         found = ", ".join(name for name, times in places.items() if times) or "no state at all"
         yield Finding(
             "error",

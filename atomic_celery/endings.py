@@ -11,11 +11,11 @@ from typing import Literal
 from atomic_celery.clock import Moment
 from atomic_celery.lease import Lease, LeaseKeeper
 from atomic_celery.outbox import Entry
-from atomic_celery.store.records import Held, Settlement, Turn
+from atomic_celery.store.records import Held, Limit, Settlement, Turn
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["complete", "release", "crash", "delay"]
+Outcome = Literal["complete", "release", "crash", "delay", "gate"]
 
 LONG_AGO = Moment(float("-inf"), float("-inf"))
 MOST_AT_ONCE = 1000
@@ -32,6 +32,8 @@ class Ending:
     outcome: Outcome
     reason: str = ""
     due_ms: int | None = None
+    limit: Limit | None = None
+    """At whose gate it is to wait."""
     outbox: Callable[[], Sequence[Entry]] | None = None
     """What is done in the same transaction, if the claim still was ours."""
     weight: int = 0
@@ -159,9 +161,9 @@ class Attempt:
         )
 
     @property
-    def delayed(self) -> list[Ending]:
-        """What waits for a later time."""
-        return [ending for ending in self.endings if ending.outcome == "delay"]
+    def put_off(self) -> list[Ending]:
+        """What is to wait, for a later time or at a gate."""
+        return [ending for ending in self.endings if ending.outcome in ("delay", "gate")]
 
     def outbox(self, turn: Turn) -> list[Entry]:
         """Return what the settled ones leave to be done."""
@@ -179,4 +181,4 @@ class Attempt:
     @property
     def is_plain(self) -> bool:
         """Whether one call settles all of it."""
-        return all(ending.outbox is None and not ending.burial and ending.outcome != "delay" for ending in self.endings)
+        return not self.put_off and all(ending.outbox is None and not ending.burial for ending in self.endings)

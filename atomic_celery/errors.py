@@ -2,6 +2,7 @@
 
 AtomicError
 ├── ConfigError (also a ValueError)
+├── LimitKeyError (also a ValueError)
 ├── StoreError
 │   ├── StoreUnavailable   transient
 │   ├── StoreBusy          transient
@@ -34,6 +35,18 @@ class AtomicError(Exception):
 
 class ConfigError(AtomicError, ValueError):
     """A setting, URL or option is wrong, or does not fit another one."""
+
+
+class LimitKeyError(AtomicError, ValueError):
+    """A task's key cannot be filled in with the arguments of a call: nothing was sent."""
+
+    def __init__(self, task: str, template: str, reason: str) -> None:
+        what = f"atomic_key {template!r} cannot be filled in: {reason}" if template else reason
+        super().__init__(f"{task}: {what}")
+        self.task, self.template, self.reason = task, template, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.task, self.template, self.reason)
 
 
 class StoreError(AtomicError):

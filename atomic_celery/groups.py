@@ -7,13 +7,12 @@ the one method of Celery's that is replaced, for all apps at once; for apps with
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import canvas
 from celery.utils.functional import regen
 
-if TYPE_CHECKING:
-    from celery import Celery
+from atomic_celery.sending import publishes_here
 
 _READ_LAZILY = type(regen(iter(())))
 """Of the parts of a group that are read one by one, Celery has some in its hands before it sends the first."""
@@ -27,7 +26,7 @@ def install() -> None:
 
     @functools.wraps(apply_one_by_one)
     def apply_async(self: canvas.group, *args: Any, **kwargs: Any) -> Any:
-        if not _publishes_here(self.app):
+        if not publishes_here(self.app):
             return apply_one_by_one(self, *args, **kwargs)
         # Here, because a project with another broker should not have to import it.
         from atomic_celery.publishing.many import bulk_as_it_comes
@@ -37,8 +36,3 @@ def install() -> None:
 
     apply_async.sends_together = True  # type: ignore[attr-defined]
     canvas.group.apply_async = apply_async  # type: ignore[method-assign]
-
-
-def _publishes_here(app: Celery) -> bool:
-    url = app.conf.broker_write_url or app.conf.broker_url or ""
-    return "atomic" in str(url).partition("://")[0]

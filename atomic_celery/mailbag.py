@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from atomic_celery import clock
+from atomic_celery import clock, refusals
 from atomic_celery.store import NewMessage, Store, guests
 
 A_STATEMENT = 1000
@@ -71,7 +71,7 @@ class Mailbag:
         with self._lock:
             for store, waiting in self._waiting.items():
                 while now := waiting[:A_STATEMENT]:
-                    store.messages.publish(now)
+                    refusals.publish(store, now)
                     del waiting[:A_STATEMENT]
 
     def close(self) -> None:
@@ -108,4 +108,4 @@ def put(store: Store, new: Sequence[NewMessage]) -> None:
     """
     bag = _current.get()
     if bag is None or any(message.task_name is None for message in new) or not bag.add(store, new):
-        store.messages.publish(new)
+        refusals.publish(store, new)

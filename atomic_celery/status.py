@@ -73,6 +73,8 @@ class QueueStatus:
     ready: int
     oldest_ready_ms: int | None
     """How long the first ready message has been waiting."""
+    limited: int
+    """Those that wait for a limit or a root to let them through."""
     delayed: int
     running: int
     lapsed: int
@@ -190,6 +192,7 @@ def _queue(depth: Depth, now_ms: int, hosts: Sequence[HostStatus]) -> QueueStatu
         temporary=depth.temporary,
         ready=depth.ready,
         oldest_ready_ms=None if since_ms is None else now_ms - since_ms,
+        limited=depth.limited,
         delayed=depth.delayed,
         running=depth.running,
         lapsed=depth.lapsed,
@@ -228,7 +231,7 @@ def queues_text(
     queues: Sequence[QueueStatus], paint: tables.Paint = tables.plain, *, temporary: bool = False
 ) -> list[str]:
     """Say each queue in a line of a table; without the *temporary* ones: mailboxes and reply queues."""
-    head = ("QUEUE", "READY", "OLDEST", "DELAYED", "RUNNING", "DEAD", "HOSTS")
+    head = ("QUEUE", "READY", "OLDEST", "LIMITED", "DELAYED", "RUNNING", "DEAD", "HOSTS")
     return tables.table(head, (_queue_row(queue) for queue in queues if temporary or not queue.temporary), paint)
 
 
@@ -245,6 +248,7 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
     yield f"{paint('messages', 'faint')}  " + ", ".join(
         (
             f"{_total(status, 'ready')} ready" + (f" (oldest {tables.span(oldest_ms)})" if oldest_ms else ""),
+            f"{_total(status, 'limited')} limited",
             f"{_total(status, 'delayed')} delayed",
             f"{_total(status, 'running')} running",
             f"{_total(status, 'dead')} dead",
@@ -294,6 +298,7 @@ def _queue_row(queue: QueueStatus) -> list[tables.Cell | str]:
         queue.name,
         counted("ready"),
         tables.Cell(tables.span(queue.oldest_ready_ms), right=True),
+        counted("limited"),
         counted("delayed"),
         counted("running"),
         counted("dead", "bad"),

@@ -51,6 +51,7 @@ class Upkeep:
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
             self._store.queues.expire()
+            self._store.limits.expire(EXPIRE_AT_ONCE)
             if self._store.results.expire(EXPIRE_AT_ONCE) == EXPIRE_AT_ONCE:
                 self._expire_at_s = now_s  # there is more
         if now_s >= self._fold_at_s:

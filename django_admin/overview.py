@@ -42,7 +42,7 @@ class OverviewPage(FleetPage):
         periods = history.read_all(store, now_ms)
         return {
             "seen": seen,
-            "totals": [_total(lasting, state) for state in ("ready", "delayed", "running", "dead")],
+            "totals": [_total(lasting, state) for state in ("ready", "limited", "delayed", "running", "dead")],
             "oldest_ready_ms": max((queue.oldest_ready_ms or 0 for queue in lasting if queue.ready), default=None),
             "host_states": [(state, states[state]) for state in status.STATES if states[state]],
             "slots": sum(host.slots for host in seen.hosts if host.state != "stale"),

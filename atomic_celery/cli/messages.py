@@ -20,7 +20,13 @@ from atomic_celery.store.reads import Filter, MessageView, State
 _PAGE = 1000
 _SEARCH_LIMIT_S = 9.0  # below statement_timeout, or the database would speak first
 _NARROW = "a search reads every message: narrow it with --state; if celery atomic status hangs too, it is the database"
-_TONES: dict[str, tables.Tone] = {"ready": "", "delayed": "faint", "running": "good", "dead": "bad"}
+_TONES: dict[str, tables.Tone] = {
+    "ready": "",
+    "limited": "notice",
+    "delayed": "faint",
+    "running": "good",
+    "dead": "bad",
+}
 _FILTERS = (
     click.option("--queue", metavar="NAME", help="Only messages of this queue."),
     click.option("--state", type=click.Choice(get_args(State)), help="Only messages in this state."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.app import app_or_default
 
-from atomic_celery import mailbag
+from atomic_celery import mailbag, refusals, sending
 from atomic_celery.mailbag import Mailbag
 from atomic_celery.publishing.stencil import Stencils
 
@@ -31,15 +31,19 @@ def publish_many(signatures: Iterable[Signature], *, app: Celery | None = None) 
         app: Default: the current app.
 
     Returns:
-        A result for each, in order.
+        A result for each, in order; where a task's key was taken, that of the task which has it.
 
     Raises:
         kombu.exceptions.OperationalError: The database is away. Messages of earlier statements are stored.
     """
     app = app_or_default(app)
     stencils = Stencils(app)
-    with bulk_as_it_comes(app, lazily=False):
-        return [stencils.publish(signature) for signature in signatures]
+    with refusals.noting() as refused, bulk_as_it_comes(app, lazily=False):
+        results = [stencils.publish(signature) for signature in signatures]
+    if not refused:
+        return results
+    holders = refusals.holders(refused)
+    return [sending.joined(result, holders.get(result.id, result.id)) for result in results]
 
 
 def bulk(app: Celery | None = None) -> AbstractContextManager[None]:

@@ -12,6 +12,8 @@ from celery.app.task import Task
 from celery.backends.base import Backend
 from celery.canvas import Signature
 
+from atomic_celery import limits
+
 if TYPE_CHECKING:
     from celery import Celery
 
@@ -39,7 +41,11 @@ def of_task(task: Task[..., Any] | None) -> bool:
     if task is None:
         return True
     own_methods = ("apply_async", "shadow_name", "_get_exec_options")
-    return all(_is_celerys(Task, task, name) for name in own_methods) and not getattr(task, "pydantic", False)
+    return (
+        all(_is_celerys(Task, task, name) for name in own_methods)
+        and not getattr(task, "pydantic", False)
+        and not limits.differs_by_call(task)
+    )
 
 
 def of_backend(backend: Backend) -> bool:

@@ -133,6 +133,7 @@ class Stencil:
                 row.priority,
                 row.due_ms,
                 row.expires_ms,
+                row.limit,
             )
             for row in self._rows
         ]

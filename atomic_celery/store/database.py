@@ -129,7 +129,7 @@ class Database:
         Raises:
             ConfigError: It is one to another kind of database.
         """
-        if self._pool.mine.connection is not None or self._is_hosting:
+        if self.in_transaction:
             return None
         guest = self.find_guest()
         if guest is None or (not guest.in_transaction and self.prefers_own()):
@@ -137,6 +137,11 @@ class Database:
         if guest.dialect != self.dialect:
             raise errors.ConfigError(f"publishing_in() got a {guest.dialect} connection, but the broker is {self.url}")
         return guest
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what is written here now may still be undone."""
+        return self._pool.mine.connection is not None or self._is_hosting
 
     @property
     def can_wake(self) -> bool:

@@ -44,7 +44,7 @@ class Loads(Noun):
         [row] = self._many("work", queues=None if queues is None else list(queues), bound=bound)
         ready, due, running, lapsed, ready_since_ms, due_since_ms, now_ms = row
         since = [at_ms for at_ms in (ready_since_ms, due_since_ms) if at_ms is not None]
-        return Work(ready, due, running, int(lapsed), min(since, default=None), now_ms)
+        return Work(int(ready), due, running, int(lapsed), min(since, default=None), now_ms)
 
     def slots(self, stale_ms: int) -> Slots:
         """Count the hosts that have reported within *stale_ms*, and their slots."""

@@ -6,12 +6,13 @@ Looking at messages, without changing them, is in `reads`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from atomic_celery import errors
 from atomic_celery.store.connection import Row
 from atomic_celery.store.database import Database, Noun
+from atomic_celery.store.limits import Limits
 from atomic_celery.store.records import (
     Claimed,
     Crashed,
@@ -22,6 +23,7 @@ from atomic_celery.store.records import (
     Renewal,
     Settlement,
     Turn,
+    claimed_of,
 )
 
 Ring = Callable[[Sequence[int], int], object]
@@ -29,8 +31,8 @@ Ring = Callable[[Sequence[int], int], object]
 
 _WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
-_FIELDS = tuple(NewMessage.__dataclass_fields__)
-_AT_ONCE = tuple(name for name in _FIELDS if name != "due_ms")
+_AT_ONCE = ("queue_id", "payload", "task_id", "task_name", "root_id", "priority", "expires_ms")
+_FIELDS = (*_AT_ONCE, "due_ms", "unique_key", "unique_until")
 
 
 class Messages(Noun):
@@ -38,9 +40,9 @@ class Messages(Noun):
 
     noun = "messages"
 
-    def __init__(self, database: Database, ring: Ring) -> None:
+    def __init__(self, database: Database, ring: Ring, limits: Limits) -> None:
         super().__init__(database)
-        self._ring = ring
+        self._ring, self._limits = ring, limits
         self._max_crashes = database.settings.max_crashes
 
     def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
@@ -50,18 +52,19 @@ class Messages(Noun):
             committed.
 
         Returns:
-            The id of each, in order; None where that task id is unfinished in that queue already.
+            The id of each, in order; None where that task id is unfinished in that queue already, or its key is taken.
 
         Raises:
             QueueNotFound: A queue is gone. Nothing was stored.
         """
         # Broadcasts, events and replies are no part of anybody's transaction: who waits for an answer needs them out.
+        limit_ids = self._limits.resolve(message.limit for message in new if message.limit is not None)
         guest = self._database.guest()
         if guest is None or not (guest.is_sole or all(message.task_name for message in new)):
-            return self._publish(new, wake=True)
+            return self._publish(new, limit_ids, wake=True)
         later = guest.tells_commits and self._database.can_wake
         with self._database.hosting(guest):
-            ids = self._publish(new, wake=not later)
+            ids = self._publish(new, limit_ids, wake=not later)
         if later:
             guest.wake_after_commit(self._wake_soon, [message.queue_id for message in new if message.due_ms is None])
         return ids
@@ -96,7 +99,7 @@ class Messages(Noun):
 
         Atomicity: one statement. If its answer is lost, so are the messages.
         """
-        return sorted(map(_claimed, self._many("take", queue_ids=queue_ids, limit=limit)), key=_line)
+        return sorted(map(claimed_of, self._many("take", queue_ids=queue_ids, limit=limit)), key=_line)
 
     def renew(self, holder: Holder, held: Iterable[Held], lease_ms: int) -> Renewal:
         """Push the leases that still hold out to *lease_ms* from now, each judged by itself.
@@ -163,7 +166,7 @@ class Messages(Noun):
             ]
             rest = self._turn(holder, settlement.completed, lanes, limit, lease_ms)
         settled |= {report.id for report in crashed}
-        return Turn(settled | rest.settled, crashed, rest.claimed)
+        return Turn(settled | rest.settled, crashed, rest.claimed, rest.gated)
 
     def reclaim(self, limit: int = 1000) -> list[Crashed]:
         """Make messages of leases that ran out ready again, or bury them after too many crashes.
@@ -229,11 +232,14 @@ class Messages(Noun):
         """
         return {row[0] for row in self._many("delete", ids=ids)}
 
-    def _publish(self, new: Sequence[NewMessage], *, wake: bool) -> list[int | None]:
-        if len(new) == 1 and new[0].due_ms is None:
+    def _publish(self, new: Sequence[NewMessage], limit_ids: Mapping[str, int], *, wake: bool) -> list[int | None]:
+        if len(new) == 1 and not (new[0].due_ms or new[0].limit or new[0].unique_key):
             row = self._one("publish", wake=wake, **_values(new[0], _AT_ONCE))
             return self._stored(new, [row] if row is not None else [])
-        rows = self._many("publish_many", wake=wake, messages=[_values(item, _FIELDS) for item in new])
+        messages = [
+            {**_values(item, _FIELDS), "limit_id": limit_ids[item.limit.name] if item.limit else None} for item in new
+        ]
+        rows = self._many("publish_many", wake=wake, messages=messages)
         return self._stored(new, rows)
 
     def _turn(
@@ -250,9 +256,11 @@ class Messages(Noun):
             lease_ms=lease_ms,
         )
         order = {(lane.queue_id, lane.priority): place for place, lane in enumerate(lanes)}
-        claimed = [_claimed(row) for row in rows if row[1] is not None]
+        gated = bool(rows) and rows[-1][0] is None
+        claimed = [claimed_of(row) for row in rows if row[1] is not None]
         claimed.sort(key=lambda message: (order[message.queue_id, message.priority], message.position))
-        return Turn(frozenset(row[0] for row in rows if row[1] is None), [], claimed)
+        settled = frozenset(row[0] for row in rows if row[0] is not None and row[1] is None)
+        return Turn(settled, [], claimed, gated)
 
     def _crash(self, held: Iterable[Held], reason: str, *, lease: Literal["live", "lapsed", "any"]) -> list[Crashed]:
         rows = self._many("crash", held=sorted(held), reason=reason, lease=lease, max_crashes=self._max_crashes)
@@ -292,13 +300,6 @@ def _values(message: NewMessage, names: Iterable[str]) -> dict[str, Any]:
 
 def _held(row: Row) -> Held:
     return row[0], row[1]
-
-
-def _claimed(row: Row) -> Claimed:
-    message_id, fence, queue_id, priority, payload, crashes, task_id, revoked, expired, position = row
-    return Claimed(
-        message_id, fence, queue_id, priority, payload, crashes, task_id, bool(revoked), bool(expired), position
-    )
 
 
 def _crashed(row: Row) -> Crashed:

@@ -10,7 +10,7 @@ from typing import Literal
 from atomic_celery.store.connection import Row
 from atomic_celery.store.database import Noun
 
-State = Literal["ready", "delayed", "running", "dead"]
+State = Literal["ready", "limited", "delayed", "running", "dead"]
 
 COUNT_BOUND = 100_000
 """Where counting stops: a number that reached it is a lower bound."""
@@ -26,6 +26,8 @@ class Depth:
     temporary: bool
     """Whether it goes away with its consumer or by itself: a reply queue, a mailbox."""
     ready: int
+    limited: int
+    """Those that wait for a limit or a root to let them through."""
     delayed: int
     running: int
     lapsed: int
@@ -75,6 +77,7 @@ class MessageView:
     claimed_ms: int | None
     lease_until_ms: int | None
     reason: str | None
+    """Why it is dead; of a limited one, what it waits for."""
     buried_ms: int | None
 
 
@@ -94,6 +97,7 @@ class Misplaced:
 
     message_id: int
     ready: int
+    limited: int
     delayed: int
     running: int
     dead: int
@@ -220,18 +224,19 @@ class Reads(Noun):
 
 
 # These stop at the bound over all queues together; where they stand in a row.
-_CAPPED_TOGETHER = {"delayed": 4, "running": 5, "dead": 7}
+_CAPPED_TOGETHER = {"limited": 4, "delayed": 5, "running": 6, "dead": 8}
 
 
 def _depth(row: Row, bound: int, capped: list[str]) -> Depth:
     queue_id, name, temporary, *counts, waiting, since_ms = row
-    ready, delayed, running, lapsed, dead = (min(count, bound) for count in counts)
+    ready, limited, delayed, running, lapsed, dead = (min(count, bound) for count in counts)
     at_least = (["ready"] if counts[0] > bound else []) + capped
     return Depth(
         queue_id=queue_id,
         name=name,
         temporary=bool(temporary),
         ready=ready,
+        limited=limited,
         delayed=delayed,
         running=running,
         lapsed=lapsed,

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Held = tuple[int, int]
 """A message's id, and the fence under which it is held."""
+
+UniqueUntil = Literal["queued", "unfinished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What holds over all hosts for the messages that name it; None: that does not."""
+
+    name: str
+    task: str
+    max_running: int | None = None
+    rate_starts: int | None = None
+    """How many may start within any `rate_ms`."""
+    rate_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,10 @@ class NewMessage:
     """When it may be claimed; None: at once."""
     expires_ms: int | None = None
     """From when on it must not run."""
+    limit: Limit | None = None
+    unique_key: str | None = None
+    """No second message with this key is stored, as long as *unique_until* says."""
+    unique_until: UniqueUntil | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +59,21 @@ class Claimed:
     expired: bool
     position: int
     """Its place in its lane, for the lane's `after`."""
+    limit_id: int | None = None
+    """The limit of its task that it was admitted under."""
+    root_limit_id: int | None = None
 
     @property
     def held(self) -> Held:
         """Id and fence."""
         return self.id, self.fence
+
+
+def claimed_of(row: Sequence[Any]) -> Claimed:
+    """Read a claimed message from a statement's answer."""
+    message_id, fence, queue_id, priority, payload, crashes, task_id, revoked, expired, position, *limits = row
+    facts = (message_id, fence, queue_id, priority, payload, crashes, task_id, bool(revoked), bool(expired), position)
+    return Claimed(*facts, *limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +137,36 @@ class Turn:
     crashed: list[Crashed]
     claimed: list[Claimed]
     """In the order of the lanes, first in first out within one."""
+    gated: bool = False
+    """Whether messages wait at gates in the queues that were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A message that waits at a gate and might pass, as a survey saw it."""
+
+    id: int
+    priority: int
+    lane: str
+    """Which limits it has, as one word."""
+    rooms: Mapping[int, int]
+    """How many more each of its limits lets through."""
+
+    @property
+    def limit_ids(self) -> tuple[int, ...]:
+        """The limits that it has."""
+        return tuple(self.rooms)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one look at the gates of some queues told."""
+
+    gated: list[Gated]
+    """Each lane's first messages, in their order."""
+    ready: dict[int, int]
+    """How many messages of each priority are ready, up to the survey's limit."""
+    wait_ms: int | None
+    """When a rate that is used up has room again."""
+    last_lane: str | None
+    """Where to go on, if there are more lanes than were looked at."""

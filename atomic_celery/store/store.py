@@ -14,6 +14,7 @@ from atomic_celery.store.doorbell import Doorbell, open_doorbell
 from atomic_celery.store.fleet_events import FleetEvents
 from atomic_celery.store.guests import Guest
 from atomic_celery.store.hosts import Hosts
+from atomic_celery.store.limits import Limits
 from atomic_celery.store.loads import Loads
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queues
@@ -40,7 +41,8 @@ class Store:
         self.url, self.settings, self.dialect = url, settings, url.dialect
         self.schema = Schema(database)
         self.queues = Queues(database)
-        self.messages = Messages(database, self.queues.ring)
+        self.limits = Limits(database, self.queues.ring)
+        self.messages = Messages(database, self.queues.ring, self.limits)
         self.hosts = Hosts(database)
         self.events = FleetEvents(database)
         self.revocations = Revocations(database)

@@ -13,7 +13,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 from kombu.utils.uuid import uuid
 
-from atomic_celery import errors, mailbag
+from atomic_celery import errors, limits, mailbag
 from atomic_celery.store.queues import Binding, QueueSpec
 from atomic_celery.store.records import NewMessage
 from atomic_celery.transport import codec, continuing, remote
@@ -96,7 +96,7 @@ class Channel(virtual.Channel):
 
     def route(self, packed: Packed, exchange: str, routing_key: str) -> list[NewMessage]:
         """Return a message as it is to be stored, once for each queue it goes to."""
-        new = self._address(packed, exchange, routing_key)
+        new = limits.apply(self._address(packed, exchange, routing_key))
         if not new and not exchange:
             logger.warning("a message for the queue %r was dropped: there is no such queue", routing_key)
         return new

@@ -107,6 +107,7 @@ def unpack(claimed: Claimed) -> RawMessage:
         "crashes": claimed.crashes,
         "revoked": claimed.revoked,
         "expired": claimed.expired,
+        "limited": claimed.limit_id is not None,
     }
     return message
 

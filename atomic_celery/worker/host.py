@@ -13,7 +13,7 @@ from atomic_celery.concurrency.prefork import TaskPool
 from atomic_celery.presence import Load, Presence
 from atomic_celery.store.records import Holder
 from atomic_celery.transport.broker import Broker, Tenure
-from atomic_celery.worker import replacing
+from atomic_celery.worker import limiting, replacing
 from atomic_celery.worker.chronicle import Chronicle
 from atomic_celery.worker.hoarding import Hoarding, give_back
 from atomic_celery.worker.keeping import Keeping
@@ -82,6 +82,7 @@ class Host:
         stamps: dict[str, Any] = state.revoked_stamps
         for header, value in self.store.revocations.stamps():
             stamps.setdefault(header, []).append(value)
+        limiting.declare(self.worker.app, self.store)
         self.settling.hooks.crashed(self.presence.register())
         if self.is_contained:
             self.keeping.attach(self.pool.deadlines)

@@ -22,7 +22,7 @@ from celery.worker import state
 
 from atomic_celery import clock, current
 from atomic_celery.outbox import Entry, Outbox
-from atomic_celery.worker import manners
+from atomic_celery.worker import limiting, manners
 from atomic_celery.worker.failures import error_of, of_the_task
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.host.shutdown.draining:
             self.give_back()
             return False
-        return self._still_held()
+        return self._still_held() and not limiting.holds_back(self)
 
     def _still_held(self) -> bool:
         if self.held is None or self.host.keeping.trusts(self.held):

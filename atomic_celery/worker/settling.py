@@ -18,7 +18,7 @@ from atomic_celery.transport import letters
 from atomic_celery.worker import burial
 
 if TYPE_CHECKING:
-    from atomic_celery.store.records import Held
+    from atomic_celery.store.records import Held, Limit
     from atomic_celery.worker.host import Host
     from atomic_celery.worker.requests import HeldRequest
 
@@ -68,6 +68,10 @@ class Settling:
     def release(self, request: HeldRequest) -> None:
         """Make its message ready for others at once; no crash is counted."""
         self._end(request, Ending(self._held(request), "release"))
+
+    def gate(self, request: HeldRequest, limit: Limit) -> None:
+        """Let its message wait for *limit*, which its publisher did not know; no crash is counted."""
+        self._end(request, Ending(self._held(request), "gate", limit=limit))
 
     def crash(self, request: HeldRequest, exc_info: ExceptionInfo, burial: Sequence[Entry]) -> None:
         """Make its message ready again, or let it be buried with *burial*: its child died."""

@@ -17,7 +17,7 @@ ALICE, BOB = Holder("alice", "boot-a"), Holder("bob", "boot-b")
 
 _TRACES = " UNION ALL ".join(
     f"SELECT message_id FROM atomic_{table} WHERE message_id NOT IN (SELECT id FROM atomic_message)"
-    for table in ("ready", "delayed", "claim", "dead", "crash")
+    for table in ("ready", "gated", "delayed", "claim", "dead", "crash")
 )
 
 

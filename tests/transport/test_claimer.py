@@ -160,7 +160,7 @@ def test_on_its_thread_it_says_when_the_database_is_away_and_when_it_is_back(
 
     publish(store, wants.queue, 1)
     with monkeypatch.context() as broken:
-        broken.setattr(Messages, "claim", away)
+        broken.setattr(Messages, "turn", away)
         claimer.start()
         wait_until(lambda: len(said) >= 2)
     wait_until(lambda: recovered)

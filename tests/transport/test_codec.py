@@ -164,6 +164,7 @@ def test_a_claim_rides_in_the_properties() -> None:
         "crashes": 2,
         "revoked": True,
         "expired": False,
+        "limited": False,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -172,3 +173,14 @@ def test_the_first_group_of_a_process_is_sent_in_one_statement(tmp_path: Path, f
     project = Project(tmp_path, "atomic+sqlite:///x.db")
     asked = "print(hasattr(group.apply_async, 'sends_together'), app.finalized)"
     assert succeed(project.run("-c", f"{first}{APP}from celery import group\n{asked}")) == "True False\n"
+
+
+@pytest.mark.parametrize(
+    "first", ["celery", "kombu", "kombu.pools", "celery.app.base", "celery.bin.celery", "atomic_celery"]
+)
+def test_tasks_are_sent_under_their_limits_whatever_is_imported_first(first: str) -> None:
+    program = f"import {first}; from celery import Celery; Celery('x'); print(Celery.send_task.knows_limits)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "True\n"

@@ -1,4 +1,4 @@
--- Every table. A message's row never changes; which of ready, delayed, claim and dead names it is its state.
+-- Every table. A message's row never changes; which of ready, gated, delayed, claim and dead names it is its state.
 -- Times are milliseconds since 1970 by the database's clock.
 
 CREATE TABLE atomic_setting (
@@ -45,9 +45,18 @@ CREATE TABLE atomic_message (
     payload      text NOT NULL,
     published_ms integer NOT NULL,
     due_ms       integer,
-    expires_ms   integer
+    expires_ms   integer,
+    -- What is limited; null in nearly all.
+    limit_id      integer,
+    root_limit_id integer,
+    lane          text,
+    unique_key    text,
+    unique_until  text CONSTRAINT atomic_message_unique_until CHECK (unique_until IN ('queued', 'unfinished'))
 );
 CREATE UNIQUE INDEX atomic_message_task ON atomic_message (task_id, queue_id) WHERE task_id IS NOT NULL;
+CREATE UNIQUE INDEX atomic_message_unique ON atomic_message (unique_key) WHERE unique_key IS NOT NULL;
+CREATE INDEX atomic_message_limit ON atomic_message (limit_id) WHERE limit_id IS NOT NULL;
+CREATE INDEX atomic_message_child ON atomic_message (root_id, id) WHERE root_id <> task_id;
 
 CREATE TABLE atomic_ready (
     message_id integer PRIMARY KEY,
@@ -82,6 +91,79 @@ CREATE TABLE atomic_claim (
     lease_until_ms integer NOT NULL,
     successor_id   integer
 );
+
+-- What waits at a gate: limits of its task, or its root, say when it may be claimed. "lane" names the two limits.
+CREATE TABLE atomic_gated (
+    message_id    integer PRIMARY KEY,
+    queue_id      integer NOT NULL,
+    lane          text NOT NULL,
+    limit_id      integer,
+    root_limit_id integer,
+    priority      integer NOT NULL,
+    position      integer NOT NULL,
+    fence         integer NOT NULL CONSTRAINT atomic_gated_fence CHECK (fence >= 0),
+    crashes       integer NOT NULL
+);
+CREATE INDEX atomic_gated_lane ON atomic_gated (queue_id, lane, priority DESC, position);
+CREATE INDEX atomic_gated_limit ON atomic_gated (limit_id, queue_id) WHERE limit_id IS NOT NULL;
+CREATE INDEX atomic_gated_root ON atomic_gated (root_limit_id, queue_id) WHERE root_limit_id IS NOT NULL;
+
+-- What holds over all hosts, for a task, one key of a task, or a root. Whoever admits a message holds the row.
+CREATE TABLE atomic_limit (
+    id          integer PRIMARY KEY AUTOINCREMENT,
+    name        text NOT NULL CONSTRAINT atomic_limit_name UNIQUE,
+    task        text,
+    max_running integer CONSTRAINT atomic_limit_running CHECK (max_running > 0),
+    rate_starts integer CONSTRAINT atomic_limit_rate CHECK (rate_starts > 0),
+    rate_ms     integer CONSTRAINT atomic_limit_per CHECK (rate_ms > 0),
+    quota       integer,
+    started     integer NOT NULL DEFAULT 0,
+    is_open     boolean NOT NULL DEFAULT 1,
+    closes_ms   integer,
+    used_ms     integer NOT NULL
+);
+CREATE INDEX atomic_limit_task ON atomic_limit (task) WHERE task IS NOT NULL;
+
+-- Which claims count against a limit. A row whose claim is over counts for nothing; the next admission removes it.
+CREATE TABLE atomic_admitted (
+    limit_id   integer NOT NULL,
+    message_id integer NOT NULL,
+    fence      integer NOT NULL,
+    PRIMARY KEY (limit_id, message_id, fence)
+);
+
+-- How many starts a rate has seen, and when, to the thousandth part of its period.
+CREATE TABLE atomic_start (
+    limit_id integer NOT NULL,
+    at_ms    integer NOT NULL,
+    starts   integer NOT NULL,
+    PRIMARY KEY (limit_id, at_ms)
+);
+
+-- Workflows that somebody declared, steered, or published a great many messages of: others have no row.
+CREATE TABLE atomic_root (
+    id               text PRIMARY KEY,
+    limit_id         integer NOT NULL CONSTRAINT atomic_root_limit UNIQUE,
+    declared         boolean NOT NULL,
+    state            text NOT NULL CONSTRAINT atomic_root_state
+                     CHECK (state IN ('running', 'paused', 'budget_exceeded', 'cancelled')),
+    labels           text NOT NULL DEFAULT '{}',
+    total            integer,
+    budget_cost      real,
+    budget_tokens    integer,
+    budget_ms        integer,
+    warn_at_percent  integer NOT NULL DEFAULT 80,
+    warned           boolean NOT NULL DEFAULT 0,
+    spent_cost       real NOT NULL DEFAULT 0,
+    spent_tokens     integer NOT NULL DEFAULT 0,
+    ran_ms           integer NOT NULL DEFAULT 0,
+    resumed_ms       integer,
+    created_ms       integer NOT NULL,
+    changed_ms       integer NOT NULL,
+    cancel_ms        integer,
+    cancel_until_ms  integer
+);
+CREATE INDEX atomic_root_created ON atomic_root (created_ms, id);
 
 CREATE TABLE atomic_dead (
     message_id integer PRIMARY KEY,

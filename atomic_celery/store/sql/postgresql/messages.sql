@@ -1,7 +1,8 @@
 -- The life of a message, in the order in which it is lived.
 --
--- atomic_message holds what was published and never changes. Exactly one of atomic_ready, atomic_delayed,
--- atomic_claim and atomic_dead names a message; which one does is its state (I1). A move deletes the row
+-- atomic_message holds what was published and never changes. Exactly one of atomic_ready, atomic_gated,
+-- atomic_delayed, atomic_claim and atomic_dead names a message; which one does is its state (I1). One that is
+-- limited has a lane, and wherever others become ready it goes to the gate (limits.sql). A move deletes the row
 -- in one of them and inserts it into another in the same statement, and carries the fence along (I2).
 --
 -- What a holder says counts only while the claim has its fence and the lease has not run out (I3). The
@@ -16,16 +17,20 @@
 -- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
 WITH message AS (
     INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
-                                published_ms, expires_ms)
-    SELECT id, :task_id::text, :task_name::text, :root_id::text, :priority::smallint, :payload::text,
-           {now_ms}, :expires_ms::bigint
-      FROM atomic_queue
-     WHERE id = :queue_id::bigint
-    ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING
-    RETURNING id, queue_id, priority
+                                published_ms, expires_ms, root_limit_id, lane)
+    SELECT queue.id, :task_id::text, :task_name::text, :root_id::text, :priority::smallint, :payload::text,
+           {now_ms}, :expires_ms::bigint, root.limit_id, '0.' || root.limit_id
+      FROM atomic_queue AS queue
+      LEFT JOIN LATERAL (SELECT limit_id FROM atomic_root WHERE id = :root_id::text LIMIT 1) AS root ON true
+     WHERE queue.id = :queue_id::bigint
+    ON CONFLICT DO NOTHING
+    RETURNING id, queue_id, priority, root_limit_id, lane
 ), ready AS (
     INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-    SELECT id, queue_id, priority, id, 0, 0 FROM message
+    SELECT id, queue_id, priority, id, 0, 0 FROM message WHERE lane IS NULL
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, root_limit_id, priority, position, fence, crashes)
+    SELECT id, queue_id, lane, root_limit_id, priority, id, 0, 0 FROM message WHERE lane IS NOT NULL
 ), woken AS (
     DELETE FROM atomic_waiter
      WHERE ctid = ANY (ARRAY(
@@ -44,25 +49,31 @@ SELECT (SELECT id FROM message),
 -- name: publish_many :many hot
 -- Store messages, each ready or delayed by its due time, and wake a sleeper for each: somebody has to know by
 -- when a delayed one must be promoted.
--- One row for each, in order; no id: its task id is unfinished in that queue (I6). All or none: when a
--- queue is gone, nothing is stored, and the second column tells for whom it is.
+-- One row for each, in order; no id: its task id is unfinished in that queue (I6), or its key is taken (I9). All
+-- or none: when a queue is gone, nothing is stored, and the second column tells for whom it is.
 WITH new AS MATERIALIZED (
-    SELECT nextval('atomic_message_id_seq') AS id, item.*, queue.id IS NOT NULL AS routed
+    SELECT nextval('atomic_message_id_seq') AS id, item.*, queue.id IS NOT NULL AS routed,
+           root.limit_id AS root_limit_id,
+           CASE WHEN item.limit_id IS NOT NULL OR root.limit_id IS NOT NULL OR item.unique_until = 'queued'
+                THEN coalesce(item.limit_id, 0) || '.' || coalesce(root.limit_id, 0) END AS lane
       FROM ROWS FROM (json_to_recordset(:messages::json) AS (
                queue_id bigint, task_id text, task_name text, root_id text, priority smallint,
-               payload text, due_ms bigint, expires_ms bigint))
+               payload text, due_ms bigint, expires_ms bigint, limit_id bigint, unique_key text,
+               unique_until text))
            WITH ORDINALITY AS item (queue_id, task_id, task_name, root_id, priority, payload, due_ms,
-                                   expires_ms, turn)
+                                   expires_ms, limit_id, unique_key, unique_until, turn)
       LEFT JOIN LATERAL (SELECT id FROM atomic_queue WHERE id = item.queue_id LIMIT 1) AS queue ON true
+      LEFT JOIN LATERAL (SELECT limit_id FROM atomic_root WHERE id = item.root_id LIMIT 1) AS root ON true
 ), message AS (
-    INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload,
-                                published_ms, due_ms, expires_ms)
-    SELECT id, queue_id, task_id, task_name, root_id, priority, payload, {now_ms}, due_ms, expires_ms
+    INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload, published_ms,
+                                due_ms, expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until)
+    SELECT id, queue_id, task_id, task_name, root_id, priority, payload, {now_ms},
+           due_ms, expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until
       FROM new
      WHERE (SELECT bool_and(routed) FROM new)
      ORDER BY turn
-    ON CONFLICT (task_id, queue_id) WHERE task_id IS NOT NULL DO NOTHING
-    RETURNING id, queue_id, priority, due_ms
+    ON CONFLICT DO NOTHING
+    RETURNING id, queue_id, priority, due_ms, limit_id, root_limit_id, lane
 ), delayed AS (
     INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
     SELECT id, queue_id, priority, due_ms, 0, 0 FROM message WHERE due_ms > {now_ms}
@@ -71,8 +82,13 @@ WITH new AS MATERIALIZED (
     INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
     SELECT id, queue_id, priority, id, 0, 0
       FROM message
-     WHERE id NOT IN (SELECT message_id FROM delayed)
+     WHERE lane IS NULL AND id NOT IN (SELECT message_id FROM delayed)
     RETURNING queue_id
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
+    SELECT id, queue_id, lane, limit_id, root_limit_id, priority, id, 0, 0
+      FROM message
+     WHERE lane IS NOT NULL AND id NOT IN (SELECT message_id FROM delayed)
 ), woken AS (
     DELETE FROM atomic_waiter
      WHERE ctid = ANY (ARRAY(
@@ -91,14 +107,14 @@ SELECT message.id, new.routed,
  ORDER BY new.turn;
 
 -- name: unname :one hot
--- Free the task id of a held message for its successor, and say which it has already.
+-- Free the task id and the key of a held message for its successor, and say which it has already.
 WITH held AS MATERIALIZED (
     SELECT message_id, successor_id
       FROM atomic_claim
      WHERE message_id = :id::bigint AND fence = :fence::bigint
        FOR UPDATE
 ), unnamed AS (
-    UPDATE atomic_message SET task_id = NULL
+    UPDATE atomic_message SET task_id = NULL, unique_key = NULL, unique_until = NULL
      WHERE id = ANY (ARRAY(SELECT message_id FROM held WHERE successor_id IS NULL))
 )
 SELECT successor_id FROM held;
@@ -120,6 +136,7 @@ UPDATE atomic_claim
 -- Completed: its fence holds and its lease has not run out; the message is gone with its claim (I4).
 -- Claimed: up to :limit, lane by lane, first in first out; each with the next fence and a lease (I2).
 -- A draining host gets none: the drain waits for the lock on the host's row, or is seen behind it (I5).
+-- A last row without an id: something waits at a gate in these queues, each of which has a lane of priority 0.
 WITH finished AS MATERIALIZED (
     SELECT claim.message_id, claim.lease_until_ms
       FROM jsonb_array_elements(:completed::jsonb) AS held
@@ -181,7 +198,13 @@ SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, message.pa
   FROM taken
  CROSS JOIN LATERAL (
        SELECT payload, task_id, expires_ms FROM atomic_message WHERE id = taken.message_id LIMIT 1
-       ) AS message;
+       ) AS message
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+   FROM jsonb_array_elements(:lanes::jsonb) AS place
+  CROSS JOIN LATERAL (SELECT FROM atomic_gated WHERE queue_id = (place->>0)::bigint LIMIT 1) AS waiting
+  WHERE (place->>1)::smallint = 0
+  LIMIT 1);
 
 -- name: take :many hot
 -- Remove and return up to :limit messages of consumers that do not acknowledge: at most once.
@@ -253,7 +276,7 @@ SELECT held.message_id,
 
 -- name: release :many hot
 -- Give messages back: ready at once, first in line again, with the fence they had and no crash counted.
--- One that has a successor is only removed.
+-- One that is limited waits at its gate again; one that has a successor is only removed.
 WITH held AS MATERIALIZED (
     SELECT claim.message_id, claim.lease_until_ms
       FROM jsonb_array_elements(:held::jsonb) AS pair
@@ -266,10 +289,19 @@ WITH held AS MATERIALIZED (
     DELETE FROM atomic_claim
      WHERE message_id = ANY (ARRAY(SELECT message_id FROM held WHERE lease_until_ms > {now_ms}))
     RETURNING message_id, queue_id, priority, position, fence, crashes, successor_id
+), returned AS MATERIALIZED (
+    SELECT released.*, message.lane, message.limit_id, message.root_limit_id
+      FROM released
+     CROSS JOIN LATERAL (
+           SELECT lane, limit_id, root_limit_id FROM atomic_message WHERE id = released.message_id LIMIT 1) AS message
+     WHERE successor_id IS NULL
 ), ready AS (
     INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, priority, position, fence, crashes
-      FROM released WHERE successor_id IS NULL
+    SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+      FROM returned WHERE lane IS NOT NULL
 ), removed AS (
     DELETE FROM atomic_message
      WHERE id = ANY (ARRAY(SELECT message_id FROM released WHERE successor_id IS NOT NULL))
@@ -304,8 +336,8 @@ WITH held AS MATERIALIZED (
 SELECT message_id FROM released;
 
 -- name: crash :many hot
--- End claims whose process died: ready at once, or buried when that was once too often.
--- One that has a successor is only removed. :lease says which count: live (the holder itself reports it),
+-- End claims whose process died: ready at once, at their gate again if they are limited, or buried when that was
+-- once too often; who is buried gives its key free. One that has a successor is only removed. :lease says which count: live (the holder itself reports it),
 -- lapsed (the lease ran out), any (its holder is proven dead).
 WITH held AS MATERIALIZED (
     SELECT claim.message_id, claim.lease_until_ms
@@ -322,10 +354,23 @@ WITH held AS MATERIALIZED (
                 WHERE :lease::text = 'any' OR (lease_until_ms > {now_ms}) = (:lease::text = 'live')))
     RETURNING message_id, queue_id, priority, position, fence, crashes + 1 AS crashes, holder,
               successor_id, crashes + 1 >= :max_crashes::integer AS buried
+), returned AS MATERIALIZED (
+    SELECT crashed.*, message.lane, message.limit_id, message.root_limit_id
+      FROM crashed
+     CROSS JOIN LATERAL (
+           SELECT lane, limit_id, root_limit_id FROM atomic_message WHERE id = crashed.message_id LIMIT 1) AS message
+     WHERE successor_id IS NULL AND NOT buried
 ), ready AS (
     INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, priority, position, fence, crashes
-      FROM crashed WHERE successor_id IS NULL AND NOT buried
+    SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+      FROM returned WHERE lane IS NOT NULL
+), freed AS (
+    UPDATE atomic_message SET unique_key = NULL, unique_until = NULL
+     WHERE id = ANY (ARRAY(SELECT message_id FROM crashed WHERE successor_id IS NULL AND buried))
+       AND unique_key IS NOT NULL
 ), dead AS (
     INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
     SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}
@@ -373,7 +418,7 @@ SELECT message_id, fence
  ORDER BY message_id;
 
 -- name: promote :many hot
--- Make delayed messages that are due ready, behind what is ready already.
+-- Make delayed messages that are due ready, behind what is ready already; limited ones wait at their gates.
 -- Rows: queue and how many; last, without a queue, how long until the next one is due.
 WITH due AS MATERIALIZED (
     SELECT message_id
@@ -385,13 +430,21 @@ WITH due AS MATERIALIZED (
 ), moved AS (
     DELETE FROM atomic_delayed WHERE message_id = ANY (ARRAY(SELECT message_id FROM due))
     RETURNING message_id, queue_id, priority, due_ms, fence, crashes
+), returned AS MATERIALIZED (
+    SELECT in_order.*, nextval('atomic_message_id_seq') AS position,
+           message.lane, message.limit_id, message.root_limit_id
+      FROM (SELECT * FROM moved ORDER BY due_ms, message_id) AS in_order
+     CROSS JOIN LATERAL (
+           SELECT lane, limit_id, root_limit_id FROM atomic_message WHERE id = in_order.message_id LIMIT 1) AS message
 ), ready AS (
     INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, priority, nextval('atomic_message_id_seq'), fence, crashes
-      FROM (SELECT * FROM moved ORDER BY due_ms, message_id) AS in_order
-    RETURNING queue_id
+    SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+      FROM returned WHERE lane IS NOT NULL
 )
-SELECT queue_id, count(*) AS moved, NULL::bigint AS next_ms FROM ready GROUP BY queue_id
+SELECT queue_id, count(*) AS moved, NULL::bigint AS next_ms FROM returned GROUP BY queue_id
 UNION ALL
 SELECT NULL, 0, (SELECT due_ms - {now_ms}
                    FROM atomic_delayed
@@ -407,12 +460,16 @@ RETURNING message_id;
 
 -- name: bury :many
 -- Put messages aside for an operator, whoever holds them: a holder loses its lease by this.
--- One that has a successor is left alone; it goes when it settles.
+-- One that has a successor is left alone; it goes when it settles. Whoever is buried gives its key free.
 -- unfenced: an operator's word stands above a holder's.
 WITH claimed AS (
     DELETE FROM atomic_claim
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
        AND successor_id IS NULL
+    RETURNING message_id, queue_id, priority, fence, crashes
+), gated AS (
+    DELETE FROM atomic_gated
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
     RETURNING message_id, queue_id, priority, fence, crashes
 ), ready AS (
     DELETE FROM atomic_ready
@@ -422,15 +479,21 @@ WITH claimed AS (
     DELETE FROM atomic_delayed
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
     RETURNING message_id, queue_id, priority, fence, crashes
+), buried AS (
+    SELECT * FROM claimed UNION ALL SELECT * FROM gated UNION ALL SELECT * FROM ready UNION ALL SELECT * FROM delayed
+), freed AS (
+    UPDATE atomic_message SET unique_key = NULL, unique_until = NULL
+     WHERE id = ANY (ARRAY(SELECT message_id FROM buried)) AND unique_key IS NOT NULL
 )
 INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
 SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}
-  FROM (SELECT * FROM claimed UNION ALL SELECT * FROM ready UNION ALL SELECT * FROM delayed) AS buried
+  FROM buried
 RETURNING message_id;
 
 -- name: requeue :many
 -- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
--- and those that somebody holds, who loses the lease by this. One that has a successor is left alone.
+-- and those that somebody holds, who loses the lease by this. Limited ones wait at their gates; those that do so
+-- already, and one that has a successor, are left alone.
 -- unfenced: an operator's word stands above a holder's.
 WITH claimed AS (
     DELETE FROM atomic_claim
@@ -445,12 +508,22 @@ WITH claimed AS (
     DELETE FROM atomic_dead
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
     RETURNING message_id, queue_id, priority, fence
+), returned AS MATERIALIZED (
+    SELECT requeued.*, nextval('atomic_message_id_seq') AS position,
+           message.lane, message.limit_id, message.root_limit_id
+      FROM (SELECT * FROM (SELECT * FROM claimed UNION ALL SELECT * FROM delayed UNION ALL SELECT * FROM dead) AS found
+             ORDER BY message_id) AS requeued
+     CROSS JOIN LATERAL (
+           SELECT lane, limit_id, root_limit_id FROM atomic_message WHERE id = requeued.message_id LIMIT 1) AS message
+), ready AS (
+    INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, priority, position, fence, 0 FROM returned WHERE lane IS NULL
+), gated AS (
+    INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
+    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, 0
+      FROM returned WHERE lane IS NOT NULL
 )
-INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-SELECT message_id, queue_id, priority, nextval('atomic_message_id_seq'), fence, 0
-  FROM (SELECT * FROM (SELECT * FROM claimed UNION ALL SELECT * FROM delayed UNION ALL SELECT * FROM dead) AS found
-         ORDER BY message_id) AS requeued
-RETURNING message_id, queue_id;
+SELECT message_id, queue_id FROM returned;
 
 -- name: delete :many
 -- Remove messages for good, whatever their state: a holder loses its lease by this.
@@ -471,8 +544,12 @@ WITH claimed AS (
     DELETE FROM atomic_dead
      WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
     RETURNING message_id
+), gated AS (
+    DELETE FROM atomic_gated
+     WHERE message_id = ANY (ARRAY(SELECT id::bigint FROM jsonb_array_elements_text(:ids::jsonb) AS id))
+    RETURNING message_id
 ), found AS (
-    SELECT message_id FROM claimed UNION ALL SELECT message_id FROM ready
+    SELECT message_id FROM claimed UNION ALL SELECT message_id FROM ready UNION ALL SELECT message_id FROM gated
     UNION ALL SELECT message_id FROM delayed UNION ALL SELECT message_id FROM dead
 ), forgotten AS (
     DELETE FROM atomic_crash WHERE message_id = ANY (ARRAY(SELECT message_id FROM found))

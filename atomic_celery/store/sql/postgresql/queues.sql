@@ -70,15 +70,20 @@ SELECT EXISTS (SELECT 1 FROM atomic_waiter WHERE queue_id = :queue_id AND until_
 -- name: filled :one
 -- Whether a queue has a message, in whatever state.
 SELECT EXISTS (SELECT 1 FROM atomic_ready WHERE queue_id = :queue_id)
+    OR EXISTS (SELECT 1 FROM atomic_gated WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_delayed WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_claim WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_dead WHERE queue_id = :queue_id);
 
 -- name: size :one
--- How many messages are ready in a queue; counting stops at *bound*.
+-- How many messages are ready in a queue or wait at a gate of it; counting stops at *bound*.
 SELECT count(*)
   FROM (SELECT 1
           FROM atomic_ready
+         WHERE queue_id = (SELECT id FROM atomic_queue WHERE name = :name)
+         UNION ALL
+        SELECT 1
+          FROM atomic_gated
          WHERE queue_id = (SELECT id FROM atomic_queue WHERE name = :name)
          LIMIT :bound) AS counted;
 
@@ -87,10 +92,16 @@ SELECT count(*)
 SELECT max(id) FROM atomic_message;
 
 -- name: purge :one
--- Remove up to *limit* ready and as many delayed messages of a queue, none younger than *newest*.
+-- Remove up to *limit* ready messages of a queue, as many at gates and as many delayed, none younger than *newest*.
 WITH ready AS (
     SELECT message_id
       FROM atomic_ready
+     WHERE queue_id = :queue_id AND message_id <= :newest
+     LIMIT :limit
+       FOR UPDATE SKIP LOCKED
+), gated AS (
+    SELECT message_id
+      FROM atomic_gated
      WHERE queue_id = :queue_id AND message_id <= :newest
      LIMIT :limit
        FOR UPDATE SKIP LOCKED
@@ -103,11 +114,15 @@ WITH ready AS (
 ), gone AS (
     DELETE FROM atomic_ready USING ready WHERE atomic_ready.message_id = ready.message_id
     RETURNING atomic_ready.message_id
+), gone_gated AS (
+    DELETE FROM atomic_gated USING gated WHERE atomic_gated.message_id = gated.message_id
+    RETURNING atomic_gated.message_id
 ), gone_delayed AS (
     DELETE FROM atomic_delayed USING delayed WHERE atomic_delayed.message_id = delayed.message_id
     RETURNING atomic_delayed.message_id
 ), removed AS (
-    SELECT message_id FROM gone UNION ALL SELECT message_id FROM gone_delayed
+    SELECT message_id FROM gone UNION ALL SELECT message_id FROM gone_gated
+     UNION ALL SELECT message_id FROM gone_delayed
 ), crash AS (
     DELETE FROM atomic_crash USING removed WHERE atomic_crash.message_id = removed.message_id
 ), message AS (
@@ -123,6 +138,8 @@ WITH doomed AS (
     SELECT value::bigint AS queue_id FROM json_array_elements_text(:queue_ids::json)
 ), ready AS (
     DELETE FROM atomic_ready USING doomed WHERE atomic_ready.queue_id = doomed.queue_id RETURNING message_id
+), gated AS (
+    DELETE FROM atomic_gated USING doomed WHERE atomic_gated.queue_id = doomed.queue_id RETURNING message_id
 ), delayed AS (
     DELETE FROM atomic_delayed USING doomed WHERE atomic_delayed.queue_id = doomed.queue_id RETURNING message_id
 ), claim AS (
@@ -130,8 +147,8 @@ WITH doomed AS (
 ), dead AS (
     DELETE FROM atomic_dead USING doomed WHERE atomic_dead.queue_id = doomed.queue_id RETURNING message_id
 ), removed AS (
-    SELECT message_id FROM ready UNION ALL SELECT message_id FROM delayed
-     UNION ALL SELECT message_id FROM claim UNION ALL SELECT message_id FROM dead
+    SELECT message_id FROM ready UNION ALL SELECT message_id FROM gated
+     UNION ALL SELECT message_id FROM delayed UNION ALL SELECT message_id FROM claim UNION ALL SELECT message_id FROM dead
 ), crash AS (
     DELETE FROM atomic_crash USING removed WHERE atomic_crash.message_id = removed.message_id
 ), message AS (

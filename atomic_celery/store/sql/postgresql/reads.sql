@@ -5,7 +5,10 @@
 
 -- name: depths :many
 -- How full each queue is, in the order of names.
-WITH delayed AS (
+WITH limited AS (
+    SELECT queue_id, count(*) AS n
+      FROM (SELECT queue_id FROM atomic_gated LIMIT :bound + 1) AS capped GROUP BY queue_id
+), delayed AS (
     SELECT queue_id, count(*) AS n
       FROM (SELECT queue_id FROM atomic_delayed LIMIT :bound + 1) AS capped GROUP BY queue_id
 ), running AS (
@@ -20,6 +23,7 @@ WITH delayed AS (
 SELECT q.id, q.name, q.exclusive_to IS NOT NULL OR q.auto_delete OR q.expires_ms IS NOT NULL,
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_ready AS r WHERE r.queue_id = q.id LIMIT :bound + 1) AS capped) AS ready,
+       coalesce(limited.n, 0) AS limited,
        coalesce(delayed.n, 0) AS delayed,
        coalesce(running.n, 0) AS running,
        coalesce(running.lapsed, 0) AS lapsed,
@@ -34,6 +38,7 @@ SELECT q.id, q.name, q.exclusive_to IS NOT NULL OR q.auto_delete OR q.expires_ms
                               LIMIT 1) AS first
           JOIN atomic_message AS m ON m.id = first.message_id) AS ready_since_ms
   FROM atomic_queue AS q
+  LEFT JOIN limited ON limited.queue_id = q.id
   LEFT JOIN delayed ON delayed.queue_id = q.id
   LEFT JOIN running ON running.queue_id = q.id
   LEFT JOIN dead ON dead.queue_id = q.id
@@ -49,6 +54,12 @@ SELECT m.id, q.name AS queue, s.state, m.task_id, m.task_name, m.root_id, s.prio
                NULL::bigint AS due_ms, NULL::text AS holder, NULL::text AS boot, NULL::bigint AS claimed_ms, NULL::bigint AS lease_until_ms,
                NULL::text AS reason, NULL::bigint AS buried_ms
           FROM atomic_ready
+        UNION ALL
+        SELECT message_id, queue_id, 'limited', priority, fence, crashes,
+               NULL, NULL, NULL, NULL, NULL,
+               (SELECT string_agg(l.name, ' and ' ORDER BY l.id) FROM atomic_limit AS l
+                 WHERE l.id IN (limit_id, root_limit_id)), NULL
+          FROM atomic_gated
         UNION ALL
         SELECT message_id, queue_id, 'delayed', priority, fence, crashes,
                due_ms, NULL, NULL, NULL, NULL, NULL, NULL
@@ -110,12 +121,16 @@ WITH sample AS (
 ), placed AS (
     SELECT s.id,
            (SELECT count(*) FROM atomic_ready AS r WHERE r.message_id = s.id) AS ready,
+           (SELECT count(*) FROM atomic_gated AS g WHERE g.message_id = s.id) AS limited,
            (SELECT count(*) FROM atomic_delayed AS d WHERE d.message_id = s.id) AS delayed,
            (SELECT count(*) FROM atomic_claim AS c WHERE c.message_id = s.id) AS running,
            (SELECT count(*) FROM atomic_dead AS x WHERE x.message_id = s.id) AS dead
       FROM sample AS s
 )
-SELECT id, ready, delayed, running, dead FROM placed WHERE ready + delayed + running + dead <> 1 ORDER BY id;
+SELECT id, ready, limited, delayed, running, dead
+  FROM placed
+ WHERE ready + limited + delayed + running + dead <> 1
+ ORDER BY id;
 
 -- name: overdue :one
 -- Work that somebody should have moved by now, leases and delays that ended more than *grace_ms* ago.
@@ -166,6 +181,6 @@ SELECT s.relname, s.n_live_tup, s.n_dead_tup,
        coalesce('autovacuum_enabled=false' = ANY (c.reloptions) OR 'autovacuum_enabled=off' = ANY (c.reloptions), false)
   FROM pg_stat_user_tables AS s
   JOIN pg_class AS c ON c.oid = s.relid
- WHERE s.relid = ANY (ARRAY['atomic_ready', 'atomic_delayed', 'atomic_claim', 'atomic_dead', 'atomic_message',
+ WHERE s.relid = ANY (ARRAY['atomic_ready', 'atomic_gated', 'atomic_delayed', 'atomic_claim', 'atomic_dead', 'atomic_message',
                             'atomic_waiter', 'atomic_host']::regclass[])
  ORDER BY s.relname;

@@ -10,6 +10,12 @@ WITH candidate AS MATERIALIZED (
                NULL::bigint AS due_ms, NULL::text AS holder, NULL::text AS boot, NULL::bigint AS claimed_ms, NULL::bigint AS lease_until_ms, NULL::text AS reason, NULL::bigint AS buried_ms
           FROM atomic_ready
         UNION ALL
+        SELECT message_id, queue_id, 'limited' AS state, priority, fence, crashes,
+               NULL::bigint AS due_ms, NULL::text AS holder, NULL::text AS boot, NULL::bigint AS claimed_ms, NULL::bigint AS lease_until_ms,
+               (SELECT string_agg(l.name, ' and ' ORDER BY l.id) FROM atomic_limit AS l
+                 WHERE l.id IN (limit_id, root_limit_id)) AS reason, NULL::bigint AS buried_ms
+          FROM atomic_gated
+        UNION ALL
         SELECT message_id, queue_id, 'delayed' AS state, priority, fence, crashes,
                due_ms, NULL::text AS holder, NULL::text AS boot, NULL::bigint AS claimed_ms, NULL::bigint AS lease_until_ms, NULL::text AS reason, NULL::bigint AS buried_ms
           FROM atomic_delayed

@@ -6,6 +6,7 @@
 -- name: work :one
 -- Ready messages and delayed ones that are due, running ones, those of them whose lease ran out, and since when the
 -- one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait all the same.
+-- Of those at gates as many count as ready as their limits would let run: more hosts could do nothing for the others.
 WITH queue AS (
     SELECT id
       FROM atomic_queue
@@ -19,7 +20,26 @@ WITH queue AS (
              LIMIT :bound + 1) AS capped
 )
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped) AS ready,
+          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped)
+       + (SELECT coalesce(sum(min(n,
+                     CASE WHEN l.id IS NULL THEN n
+                          WHEN NOT l.is_open THEN 0
+                          ELSE max(coalesce(l.max_running - running_n, l.rate_starts, n), 0) END,
+                     CASE WHEN r.id IS NULL THEN n
+                          WHEN NOT r.is_open THEN 0
+                          ELSE coalesce(r.max_running, n) END)), 0)
+            FROM (SELECT limit_id, root_limit_id, count(*) AS n,
+                         (SELECT count(*)
+                            FROM atomic_admitted AS a
+                            JOIN atomic_claim AS c ON c.message_id = a.message_id AND c.fence = a.fence
+                           WHERE a.limit_id = capped.limit_id) AS running_n
+                    FROM (SELECT limit_id, root_limit_id
+                            FROM atomic_gated
+                           WHERE queue_id IN (SELECT id FROM queue)
+                           LIMIT :bound + 1) AS capped
+                   GROUP BY limit_id, root_limit_id) AS waiting
+            LEFT JOIN atomic_limit AS l ON l.id = waiting.limit_id
+            LEFT JOIN atomic_limit AS r ON r.id = waiting.root_limit_id) AS ready,
        (SELECT count(*)
           FROM (SELECT 1
                   FROM atomic_delayed

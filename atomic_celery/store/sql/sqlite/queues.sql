@@ -57,15 +57,20 @@ SELECT EXISTS (SELECT 1 FROM atomic_claim WHERE queue_id = :queue_id AND lease_u
 -- name: filled :one
 -- Whether a queue has a message, in whatever state.
 SELECT EXISTS (SELECT 1 FROM atomic_ready WHERE queue_id = :queue_id)
+    OR EXISTS (SELECT 1 FROM atomic_gated WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_delayed WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_claim WHERE queue_id = :queue_id)
     OR EXISTS (SELECT 1 FROM atomic_dead WHERE queue_id = :queue_id);
 
 -- name: size :one
--- How many messages are ready in a queue; counting stops at *bound*.
+-- How many messages are ready in a queue or wait at a gate of it; counting stops at *bound*.
 SELECT count(*)
   FROM (SELECT 1
           FROM atomic_ready
+         WHERE queue_id = (SELECT id FROM atomic_queue WHERE name = :name)
+         UNION ALL
+        SELECT 1
+          FROM atomic_gated
          WHERE queue_id = (SELECT id FROM atomic_queue WHERE name = :name)
          LIMIT :bound) AS counted;
 
@@ -74,18 +79,22 @@ SELECT count(*)
 SELECT max(id) FROM atomic_message;
 
 -- name: purge :one
--- Remove the messages of a queue that wait, ready or delayed, none younger than *newest*.
+-- Remove the messages of a queue that wait, ready, at gates or delayed, none younger than *newest*.
 SELECT (SELECT count(*) FROM atomic_ready WHERE queue_id = :queue_id AND message_id <= :newest)
+     + (SELECT count(*) FROM atomic_gated WHERE queue_id = :queue_id AND message_id <= :newest)
      + (SELECT count(*) FROM atomic_delayed WHERE queue_id = :queue_id AND message_id <= :newest);
 DELETE FROM atomic_crash
  WHERE message_id IN (SELECT message_id FROM atomic_ready WHERE queue_id = :queue_id
+                       UNION ALL SELECT message_id FROM atomic_gated WHERE queue_id = :queue_id
                        UNION ALL SELECT message_id FROM atomic_delayed WHERE queue_id = :queue_id)
    AND message_id <= :newest;
 DELETE FROM atomic_message
  WHERE id IN (SELECT message_id FROM atomic_ready WHERE queue_id = :queue_id
+               UNION ALL SELECT message_id FROM atomic_gated WHERE queue_id = :queue_id
                UNION ALL SELECT message_id FROM atomic_delayed WHERE queue_id = :queue_id)
    AND id <= :newest;
 DELETE FROM atomic_ready WHERE queue_id = :queue_id AND message_id <= :newest;
+DELETE FROM atomic_gated WHERE queue_id = :queue_id AND message_id <= :newest;
 DELETE FROM atomic_delayed WHERE queue_id = :queue_id AND message_id <= :newest;
 
 -- name: empty :one
@@ -93,20 +102,24 @@ DELETE FROM atomic_delayed WHERE queue_id = :queue_id AND message_id <= :newest;
 -- unfenced: the queue goes, and every claim in it ends with it; its holder finds it lost.
 SELECT count(*)
   FROM (SELECT message_id FROM atomic_ready WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
+        UNION ALL SELECT message_id FROM atomic_gated WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
         UNION ALL SELECT message_id FROM atomic_delayed WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
         UNION ALL SELECT message_id FROM atomic_claim WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
         UNION ALL SELECT message_id FROM atomic_dead WHERE queue_id IN (SELECT value FROM json_each(:queue_ids)));
 DELETE FROM atomic_crash
  WHERE message_id IN (SELECT message_id FROM atomic_ready WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
+                       UNION ALL SELECT message_id FROM atomic_gated WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                        UNION ALL SELECT message_id FROM atomic_delayed WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                        UNION ALL SELECT message_id FROM atomic_claim WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                        UNION ALL SELECT message_id FROM atomic_dead WHERE queue_id IN (SELECT value FROM json_each(:queue_ids)));
 DELETE FROM atomic_message
  WHERE id IN (SELECT message_id FROM atomic_ready WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
+               UNION ALL SELECT message_id FROM atomic_gated WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                UNION ALL SELECT message_id FROM atomic_delayed WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                UNION ALL SELECT message_id FROM atomic_claim WHERE queue_id IN (SELECT value FROM json_each(:queue_ids))
                UNION ALL SELECT message_id FROM atomic_dead WHERE queue_id IN (SELECT value FROM json_each(:queue_ids)));
 DELETE FROM atomic_ready WHERE queue_id IN (SELECT value FROM json_each(:queue_ids));
+DELETE FROM atomic_gated WHERE queue_id IN (SELECT value FROM json_each(:queue_ids));
 DELETE FROM atomic_delayed WHERE queue_id IN (SELECT value FROM json_each(:queue_ids));
 DELETE FROM atomic_claim WHERE queue_id IN (SELECT value FROM json_each(:queue_ids));
 DELETE FROM atomic_dead WHERE queue_id IN (SELECT value FROM json_each(:queue_ids));

@@ -10,6 +10,12 @@ WITH candidate AS (
                NULL AS due_ms, NULL AS holder, NULL AS boot, NULL AS claimed_ms, NULL AS lease_until_ms, NULL AS reason, NULL AS buried_ms
           FROM atomic_ready
         UNION ALL
+        SELECT message_id, queue_id, 'limited' AS state, priority, fence, crashes,
+               NULL AS due_ms, NULL AS holder, NULL AS boot, NULL AS claimed_ms, NULL AS lease_until_ms,
+               (SELECT group_concat(l.name, ' and ') FROM atomic_limit AS l
+                 WHERE l.id IN (limit_id, root_limit_id)) AS reason, NULL AS buried_ms
+          FROM atomic_gated
+        UNION ALL
         SELECT message_id, queue_id, 'delayed' AS state, priority, fence, crashes,
                due_ms, NULL AS holder, NULL AS boot, NULL AS claimed_ms, NULL AS lease_until_ms, NULL AS reason, NULL AS buried_ms
           FROM atomic_delayed

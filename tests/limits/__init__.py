@@ -1,0 +1,1 @@
+"""Limits and roots, from what a task says to what real workers do."""

@@ -1,0 +1,61 @@
+"""Hosts that claim at the same moment, on real connections: no limit lets more through than it says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Barrier, Event
+
+from atomic_celery.store.records import Claimed, Holder, Limit
+from tests.store.desk import Desk
+from tests.store.test_limits import Host, limited
+
+THREADS, TURNS = 4, 40
+RATE_MS = 500
+
+
+def test_no_two_hosts_count_the_same_room(desk: Desk) -> None:
+    desk.store.at(None)
+    limits = [Limit(f"t:{number}", "t", max_running=number + 1) for number in range(3)]
+    rate = Limit("rate", "rate", rate_starts=4, rate_ms=RATE_MS)
+    for limit in [*limits, rate]:
+        limited(desk, limit, 60)
+    name_of = {limit_id: name for name, limit_id in desk.store.limits.resolve([*limits, rate]).items()}
+    together, over, numbers = Barrier(THREADS), Event(), count()
+    starts_ms: list[int] = []
+
+    def work() -> int:
+        host = Host(desk, Holder(f"h{next(numbers)}", "b"))
+        held: list[Claimed] = []
+        done = 0
+        together.wait(timeout=60)
+        for _ in range(TURNS):
+            turn = host.turn([each.held for each in held], 5)
+            done += len(turn.settled)
+            held = turn.claimed
+            for each in held:
+                view = desk.store.reads.message(each.id)
+                if name_of[each.limit_id or 0] == "rate" and view is not None and view.claimed_ms is not None:
+                    starts_ms.append(view.claimed_ms)
+        return done + len(desk.messages.complete([each.held for each in held]))
+
+    def watch() -> int:
+        most = 0
+        while not over.is_set():
+            running = [view.task_name for view in desk.store.reads.messages(limit=1000) if view.state == "running"]
+            for number in range(3):
+                assert running.count(f"t:{number}") <= number + 1
+            most = max(most, len(running))
+        return most
+
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        watching = pool.submit(watch)
+        workers = [pool.submit(work) for _ in range(THREADS)]
+        done = [each.result(timeout=100) for each in workers]
+        over.set()
+        assert watching.result(timeout=10) > 1
+
+    assert sum(done) > 60
+    starts_ms.sort()
+    assert len(starts_ms) > 4
+    assert all(later - first >= RATE_MS for first, later in zip(starts_ms, starts_ms[4:], strict=False))
