@@ -95,6 +95,7 @@ def unpack(claimed: Claimed) -> RawMessage:
     load = loads_with_types if '"__type__"' in claimed.payload else json.loads
     message: RawMessage = load(claimed.payload)
     properties, headers = message["properties"], message["headers"]
+    _check_body(message["body"], properties.get("body_encoding"))
     if headers.get("eta") and "task" in headers and _instant_ms(headers["eta"]) is not None:
         # The wait is over: with an eta left in it, Celery would hold the message in a timer once more.
         headers["atomic_eta"] = headers.pop("eta")
@@ -110,6 +111,14 @@ def unpack(claimed: Claimed) -> RawMessage:
         "limited": claimed.limit_id is not None,
     }
     return message
+
+
+def _check_body(body: object, encoding: object) -> None:
+    """Make sure that kombu can read *body*: it would fail in the consumer's event loop."""
+    if not isinstance(body, str) or encoding not in (None, "base64"):
+        raise ValueError(f"a body is text, as it is or in base64, not {type(body).__name__} in {encoding!r}")
+    if encoding == "base64":
+        base64.b64decode(body)
 
 
 def ends_revoked(message: RawMessage) -> bool:

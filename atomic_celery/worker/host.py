@@ -164,7 +164,9 @@ class LeaveStep(StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def start(self, consumer: Any) -> None:
-        """Do nothing: see `register_with_event_loop`."""
+        """Say that the host is ready, where no loop will: see `register_with_event_loop`."""
+        if not consumer.controller.use_eventloop:
+            consumer.controller.atomic.say_ready()
 
     def stop(self, consumer: Any) -> None:
         """Do nothing: the consumer may be about to start again."""

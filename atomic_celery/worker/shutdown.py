@@ -59,7 +59,10 @@ class Shutdown:
 
     def appetite(self) -> int:
         """Return how many more messages the pool could use. From any thread."""
-        return 0 if self.draining else int(self._host.pool.appetite())
+        pool, autoscaler = self._host.pool, getattr(self._host.worker, "autoscaler", None)
+        # Asked anew each time: remote control may change it.
+        pool.ceiling = 0 if autoscaler is None else autoscaler.max_concurrency
+        return 0 if self.draining else int(pool.appetite())
 
     def watch(self, hub: Any) -> None:
         """Take part in a loop that begins; only from here on a host that runs nothing is idle."""

@@ -230,3 +230,13 @@ def test_what_only_looks_like_protocol_1_is_a_message_like_any_other(body: Any) 
 def test_numbers_that_are_none_are_as_if_they_were_not_there(number: Any) -> None:
     packed = codec.pack(message(properties={"priority": number, "expiration": number}), "", "q")
     assert (packed.priority, packed.lives_ms) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"), [(None, None), (5, None), ([], "base64"), ("abc", "base64"), ("é", "base64"), ("x", "rot13")]
+)
+def test_a_body_that_kombu_could_not_read_is_refused_before_it_is_delivered(body: Any, encoding: str | None) -> None:
+    payload = json.loads(codec.pack(message(), "", "q").payload)
+    payload["body"], payload["properties"]["body_encoding"] = body, encoding
+    with pytest.raises(ValueError, match=r"a body is text|padding|ASCII|character"):
+        codec.unpack(claimed(json.dumps(payload)))

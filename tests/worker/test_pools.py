@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.workers import Fleet
 
-POOLS = ("prefork", "threads", "solo")
+POOLS = ("prefork", "threads", "solo", "gevent")
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -37,7 +37,7 @@ def test_a_chain_that_ends_before_the_task_it_replaces_loses_no_part(fleet: Flee
     assert fleet.ledger.rows() == ["first", "last"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_long_task_keeps_its_lease(fleet: Fleet, pool: str) -> None:
     worker = fleet.worker(pool=pool).start()
     fleet.send("gate", "g", str(fleet.directory))

@@ -62,6 +62,21 @@ def test_a_detached_worker_and_celery_multi(fleet: Fleet) -> None:
     assert fleet.store.hosts.list() == []
 
 
+def test_a_pool_that_scales_itself_grows_with_the_work(fleet: Fleet) -> None:
+    worker = fleet.worker(options=("--autoscale", "3,1")).start()
+    worker.wait_line("ready")
+    for name in "abc":
+        fleet.send("gate", name, str(fleet.directory))
+    # One may have been given back once, while the child that was to run it was not up yet.
+    fleet.wait_until(lambda: len(list(fleet.directory.glob("?.begun.[0-9]*"))) == 3, what="they run side by side")
+    fleet.wait_until(lambda: fleet.store.hosts.list()[0].slots == 3, what="the host reports its slots")
+    for name in "abc":
+        fleet.open_gate(name)
+    assert sorted(fleet.wait_done(3)) == ["a", "b", "c"]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
 def test_worker_main_of_an_app(fleet: Fleet) -> None:
     program = (
         f"from {APPLICATION} import app\n"
