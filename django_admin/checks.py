@@ -116,7 +116,7 @@ def _unfenced_results() -> Iterator[checks.CheckMessage]:
             3,
             f"the result backend {scheme!r} stores results apart from the claims of their tasks: a worker that has "
             "lost its lease can still write one, and a result and the end of its task may come apart",
-            f"Set CELERY_RESULT_BACKEND = {project.url() if project.alias() else 'the same URL as the broker'!r}, "
+            'Set CELERY_RESULT_BACKEND = "atomic" or "atomic+django-db", '
             f"or silence this with SILENCED_SYSTEM_CHECKS = ['{LABEL}.W003'].",
         )
 

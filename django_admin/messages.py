@@ -12,7 +12,7 @@ from atomic_celery.store.reads import Filter, State
 from atomic_celery.store.searches import Found
 from atomic_celery.store.store import Store
 from django_admin.actions import Action, Asked, Field, Outcome
-from django_admin.pages import Context, FleetPage, filters, is_number, pager
+from django_admin.pages import MOST_COUNTED, Context, FleetPage, filters, is_number, pager
 from django_admin.results import result_url
 
 PAGE_SIZE = 50
@@ -104,7 +104,9 @@ class MessagePage(FleetPage):
             )
         )
         now_ms = store.now_ms()
-        seen = status.compose(now_ms, store.hosts.list(), (), store.reads.depths(), store=store, version=None)
+        seen = status.compose(
+            now_ms, store.hosts.list(), (), store.reads.depths(MOST_COUNTED), store=store, version=None
+        )
         return {
             **pager({**wanted, **({"id": by_id} if by_id else {})}, before=found.next_before),
             "rows": [(m, now_ms - m.published_ms, status.where(m, now_ms)) for m in found.messages],

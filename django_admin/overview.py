@@ -13,7 +13,7 @@ from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.store import Store
 from django_admin import charts
-from django_admin.pages import Context, FleetPage
+from django_admin.pages import MOST_COUNTED, Context, FleetPage
 from django_admin.results import results_url
 
 
@@ -35,7 +35,12 @@ class OverviewPage(FleetPage):
 
     def look(self, request: HttpRequest, store: Store) -> Context:
         """Read the numbers."""
-        now_ms, hosts, drains, depths = store.now_ms(), store.hosts.list(), store.hosts.drains(), store.reads.depths()
+        now_ms, hosts, drains, depths = (
+            store.now_ms(),
+            store.hosts.list(),
+            store.hosts.drains(),
+            store.reads.depths(MOST_COUNTED),
+        )
         seen = status.compose(now_ms, hosts, drains, depths, store=store, version=store.schema.version())
         states = Counter(host.state for host in seen.hosts)
         lasting = [queue for queue in seen.queues if not queue.temporary]

@@ -25,6 +25,8 @@ from django_admin.actions import Action, Asked
 from django_admin.apps import LABEL
 
 REFRESH_MS = 5000
+MOST_COUNTED = 10_000
+"""Where counting the messages of a queue stops: a page that is looked at every few seconds is no load."""
 MOST_TARGETS = 500
 _DIGITS = 19
 

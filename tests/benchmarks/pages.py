@@ -109,11 +109,11 @@ def measure(database: Database, scale: Scale) -> dict[str, dict[str, float]]:
 
 def table(measured: dict[str, dict[str, float]]) -> str:
     """Write the numbers as a table of Markdown."""
-    lines = ["| page | median, ms | worst, ms | of it the site's CPU, ms | statements |", "|---|--:|--:|--:|--:|"]
-    lines += [
-        f"| `{address}` | {values['median_ms']} | {values['worst_ms']} | {values['cpu_ms']} | {values['statements']} |"
-        for address, values in measured.items()
-    ]
+    columns = ("median_ms", "worst_ms", "cpu_ms", "server_cpu_ms", "statements")
+    lines = ["| page | median, ms | worst, ms | CPU of the site, ms | CPU of the server, ms | statements |"]
+    lines += ["|---|--:|--:|--:|--:|--:|"]
+    for address, values in measured.items():
+        lines.append(f"| `{address}` | " + " | ".join(str(values[column]) for column in columns) + " |")
     return "\n".join(lines)
 
 
