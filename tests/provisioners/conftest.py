@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from atomic_celery.fleet.provisioner import Permit, Provisioner
@@ -55,26 +56,25 @@ class Stage:
     def __init__(self, name: str, program: str, fresh: str, state_path: Path) -> None:
         self.name, self.program, self.fresh = name, program, fresh
         self._path = state_path
-        self.write(instances=[], size=0, made=0, log=[], victims=[])
+        state_path.write_text(json.dumps({"instances": [], "size": 0, "made": 0, "log": [], "victims": []}))
         self.provisioner: Provisioner = from_mapping(preset(name))
 
     def write(self, **state: Any) -> None:
         """Change the platform's state behind everybody's back."""
-        known = json.loads(self._path.read_text()) if self._path.exists() else {}
-        self._path.write_text(json.dumps({**known, **state}))
+        with platforms.opened(str(self._path)) as known:
+            known.update(state)
 
     def read(self) -> dict[str, Any]:
         """Return the platform's state."""
-        state: dict[str, Any] = json.loads(self._path.read_text())
-        return state
+        with platforms.opened(str(self._path)) as state:
+            return dict(state)
 
     def settle(self, state: str) -> None:
         """Let every instance be in *state* that is not on its way out."""
-        instances = self.read()["instances"]
-        for each in instances:
-            if each["state"] == self.fresh:
-                each["state"] = state
-        self.write(instances=instances)
+        with platforms.opened(str(self._path)) as known:
+            for each in known["instances"]:
+                if each["state"] == self.fresh:
+                    each["state"] = state
 
     def changes(self) -> list[list[str]]:
         """Return the calls that were no listing."""
@@ -128,3 +128,33 @@ def ids(instances: Any) -> list[str]:
 def states(instances: Any) -> set[str]:
     """Return the states of a listing."""
     return {instance.state for instance in instances}
+
+
+FAMILY = """
+echo $$ >> {pids}
+sleep 1000 &
+echo $! >> {pids}
+setsid sh -c 'echo $$ >> {pids}; (trap "" TERM HUP; sleep 1000) & echo $! >> {pids}; wait' &
+setsid -f sh -c 'echo $$ >> {pids}; echo orphan >> {pids}; exec sleep 1000'
+trap '' TERM HUP INT
+wait
+"""
+
+
+@pytest.fixture
+def family(programs: Callable[[str, str], Path], tmp_path: Path) -> Callable[[], list[int]]:
+    """Return what returns the processes of a `list-hosts` that hangs, once all of them are there."""
+    pids = tmp_path / "pids"
+    programs("list-hosts", FAMILY.format(pids=pids))
+
+    def started() -> list[int]:
+        lines = pids.read_text().split() if pids.exists() else []
+        found = [int(line) for line in lines if line != "orphan"]
+        return found if len(found) == 5 and "orphan" in lines else []
+
+    return started
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there, and no corpse."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from atomic_celery.errors import CallGivenUp, ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import CommandProvisioner
 from atomic_celery.provisioners.configuration import Commands, read
-from tests.provisioners.conftest import ids
+from tests.provisioners.conftest import ids, lives
 from tests.support.waiting import wait_until
 
 Put = Callable[[str, str], Path]
@@ -232,35 +231,6 @@ def test_the_words_of_a_refusal(
     with pytest.raises(ProvisionerError) as refused:
         provisioner(list=[program]).list(permit)
     assert refused.value.code == code
-
-
-FAMILY = """
-echo $$ >> {pids}
-sleep 1000 &
-echo $! >> {pids}
-setsid sh -c 'echo $$ >> {pids}; (trap "" TERM HUP; sleep 1000) & echo $! >> {pids}; wait' &
-setsid -f sh -c 'echo $$ >> {pids}; echo orphan >> {pids}; exec sleep 1000'
-trap '' TERM HUP INT
-wait
-"""
-
-
-@pytest.fixture
-def family(programs: Put, tmp_path: Path) -> Callable[[], list[int]]:
-    """Return what returns the processes of a `list-hosts` that hangs, once all of them are there."""
-    pids = tmp_path / "pids"
-    programs("list-hosts", FAMILY.format(pids=pids))
-
-    def started() -> list[int]:
-        lines = pids.read_text().split() if pids.exists() else []
-        found = [int(line) for line in lines if line != "orphan"]
-        return found if len(found) == 5 and "orphan" in lines else []
-
-    return started
-
-
-def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(family: Any, permit: Permit) -> None:
