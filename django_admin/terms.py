@@ -1,4 +1,4 @@
-"""Terms: who leads, since when, and making way for somebody else."""
+"""Terms: who leads, since when, making way for somebody else; and what the fleet's controller has planned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from urllib.parse import unquote
 from django.http import HttpRequest
 
 from atomic_celery import operations
+from atomic_celery.fleet.controller import TERM
 from atomic_celery.store.store import Store
 from django_admin.actions import Action, Asked, Outcome, outcome_of
 from django_admin.pages import Context, FleetPage
+
+_LOOKED_BACK_MS = 600_000
 
 
 def _resign(store: Store, asked: Asked) -> Outcome:
@@ -42,4 +45,11 @@ class TermPage(FleetPage):
         """Read the terms."""
         names = {host.id: host.name for host in store.hosts.list()}
         terms = store.terms.list()
-        return {"rows": [(term, names.get(term.holder)) for term in terms]}
+        now_ms, plan = store.now_ms(), store.controllers.load(TERM)
+        samples = store.controllers.samples(now_ms - _LOOKED_BACK_MS)
+        return {
+            "rows": [(term, names.get(term.holder)) for term in terms],
+            "plan": plan,
+            "planned_ago_ms": None if plan is None else now_ms - plan.ticked_ms,
+            "sample": samples[-1] if samples else None,
+        }

@@ -10,6 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, sync_playwright
 
+from tests.admin_site.people import PASSWORD
+
 _ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -19,7 +21,6 @@ _ARGUMENTS = (
     "--no-first-run",
 )
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 740}
-PASSWORD = "correct horse"
 
 
 @contextmanager

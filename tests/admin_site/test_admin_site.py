@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -39,11 +40,11 @@ def _site(request: pytest.FixtureRequest, driver: str, count: int = 1) -> Iterat
         server.drop_database(url)
 
 
-def ran(site: Site) -> int:
+def ran(site: Site, label: str = "pages") -> int:
     """Run the site's own tests; return how many there were."""
-    run = site.manage("test", "--noinput", "pages")
+    run = site.manage("test", "--noinput", label)
     assert run.returncode == 0, run.stdout + run.stderr
-    found = re.search(r"^Ran (\d+) tests", run.stderr, re.MULTILINE)
+    found = re.search(r"^Ran (\d+) tests?", run.stderr, re.MULTILINE)
     assert found is not None
     return int(found[1])
 
@@ -114,3 +115,10 @@ def test_checks_say_what_is_wrong_and_how_to_mend_it(site: Site) -> None:
     fleet = {"SITE_FLEET_DATABASE": site.environment["SITE_DATABASE"]}
     assert "atomic_fleet.W005" in said(SITE_UNROUTED="yes", **fleet)
     assert "no issues" in said(**fleet)
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+@pytest.mark.skipif(find_spec("unfold") is None, reason="django-unfold is not installed; the extra browser has it")
+def test_the_pages_render_in_another_theme(site: Site) -> None:
+    themed = Site({**site.environment, "SITE_THEME": "unfold"})
+    assert ran(themed, "pages.test_theme") == 1

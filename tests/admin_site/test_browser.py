@@ -16,7 +16,8 @@ from atomic_celery import operations
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 from atomic_celery.store.store import Store
-from tests.admin_site.browser import DESK, PASSWORD, PHONE, Visitor, chromium
+from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
+from tests.admin_site.people import PEOPLE
 from tests.admin_site.running import Site
 from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
@@ -26,14 +27,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 expect.set_options(timeout=20_000)
 
 PAGES = ("overview/", "host/", "message/", "fleetevent/", "term/")
-_PEOPLE = f"""
-from django.contrib.auth.models import Permission, User
-User.objects.create_superuser("ann", password={PASSWORD!r})
-looker = User.objects.create_user("looker", password={PASSWORD!r}, is_staff=True)
-views = Permission.objects.filter(content_type__app_label="atomic_fleet", codename__startswith="view_")
-looker.user_permissions.set(views)
-User.objects.create_user("nobody", password={PASSWORD!r}, is_staff=True)
-"""
 
 
 @dataclass
@@ -75,7 +68,7 @@ def scene(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A site with three people; its fleet has no worker yet."""
     directory, url = tmp_path_factory.mktemp("site"), postgres.create_database()
     site = Site({"SITE_DATABASE": url, "ATOMIC_REPORT_EVERY": "0.5", "ATOMIC_RECOVER_EVERY": "0.5"})
-    for arguments in (("migrate",), ("shell", "-c", _PEOPLE)):
+    for arguments in (("migrate",), ("shell", "-c", PEOPLE)):
         run = site.manage(*arguments)
         assert run.returncode == 0, run.stderr
     store = open_store(url, Settings())

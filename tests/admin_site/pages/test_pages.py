@@ -9,8 +9,10 @@ import json
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django_celery_results.models import TaskResult
 from pages.fleet import PAGES, FleetCase, host, url
 
+from atomic_celery.store.controllers import Sample as ControllerSample
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.traffic import Sample
 from django_admin.apps import LABEL
@@ -159,6 +161,26 @@ class Pages(FleetCase):
         page = self.see("term")
         for said in ("controller", "host-1@machine", "leads"):
             assert said in page
+
+    def test_the_plan_of_the_controller_is_shown(self) -> None:
+        with self.here() as store:
+            store.terms.begin("fleet-controller", "c-1", 20_000)
+            reasons = ["2 hosts are wanted, 1 is there: <b>add</b> one", "postgresql://u:hunter2@h/d failed"]
+            store.controllers.keep(
+                "fleet-controller", {}, {"reasons": reasons, "holder": "c-1", "provisioner": "memory"}
+            )
+            store.controllers.add_sample(ControllerSample(0, 2, 1, 1, 8, 4, 4, 4, 0))
+        page = self.see("term")
+        for said in ("2 hosts are wanted, 1 is there: &lt;b&gt;add", "memory", "instances listed", "4, 0 free"):
+            assert said in page, said
+        assert "hunter2" not in page
+
+    def test_results_and_messages_lead_to_each_other(self) -> None:
+        message = self.publish(task_id="t-5")
+        result = TaskResult.objects.create(task_id="t-5", status="PENDING")
+        assert "taskresult/?task_id=t-5" in self.see("message", message)
+        back = self.client.get(reverse("admin:django_celery_results_taskresult_change", args=(result.pk,)))
+        assert f'href="{url("message")}?id=t-5"' in back.content.decode()
 
     def test_other_peoples_text_stays_text(self) -> None:
         message = self.publish(EVIL.replace("\0", ""), "x" * 1_000_000, name=EVIL.replace("\0", ""))

@@ -1,0 +1,77 @@
+"""``python -m tests.admin_site.screenshots``: take the pictures of the pages that the documentation shows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from celery import Celery
+
+from atomic_celery import operations
+from atomic_celery.config import Settings
+from atomic_celery.store import open_store
+from atomic_celery.store.store import Store
+from atomic_celery.store.traffic import Sample
+from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
+from tests.admin_site.people import PEOPLE
+from tests.admin_site.running import ROOT, Site
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
+
+PICTURES = ROOT / "docs" / "images" / "admin"
+SHOTS = (
+    ("overview", "overview/", "light", DESK),
+    ("hosts", "host/", "dark", DESK),
+    ("messages", "message/", "light", DESK),
+    ("message-phone", "message/?state=dead", "dark", PHONE),
+)
+
+
+def _live(app: Celery, store: Store, directory: Path) -> None:
+    """Let the fleet have something to show."""
+    for number in range(6):
+        app.send_task("shop.wait", args=[str(directory / "gate")], kwargs={}, priority=number % 3)
+    for number in range(8):
+        app.send_task("shop.pay", args=[number], kwargs={"token": "hunter2"}, countdown=3600)
+    wait_until(lambda: any(host.busy >= 3 for host in store.hosts.list()), 60)
+    app.send_task("shop.pay", args=[4711], countdown=3600)
+    crashed = store.reads.messages()[0].id
+    operations.bury(store, [crashed], reason="its process was killed by signal 9, five times", asked_by="w1@test")
+    now_ms = store.now_ms()
+    for minute in range(60):
+        store.at(now_ms - minute * 60_000)
+        count = 40 + (minute * 7919) % 23
+        store.traffic.add("host", [Sample("succeeded", 9, count, 300 * count), Sample("failed", 8, minute % 3, 200)])
+    store.at(None)
+
+
+def main() -> None:
+    """Take every picture."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        server = stack.enter_context(PostgresServer())
+        url = server.create_database()
+        site = Site({"SITE_DATABASE": url, "ATOMIC_REPORT_EVERY": "0.5", "ATOMIC_LABELS": "zone=a"})
+        for arguments in (("migrate",), ("shell", "-c", PEOPLE)):
+            run = site.manage(*arguments)
+            assert run.returncode == 0, run.stderr
+        store = stack.enter_context(closing(open_store(url, Settings())))
+        app = stack.enter_context(Celery("sender", broker=f"atomic+{url}", set_as_current=False))
+        for name in ("w1", "w2"):
+            stack.enter_context(site.worker(directory / f"{name}.log", name, slots=4))
+        address = stack.enter_context(site.server(directory / "server.log"))
+        browser = stack.enter_context(chromium())
+        _live(app, store, directory)
+        for name, path, scheme, size in SHOTS:
+            context = browser.new_context(viewport=size, color_scheme=scheme)
+            visitor = Visitor(context, address).log_in("ann")
+            visitor.go(path)
+            visitor.page.screenshot(path=PICTURES / f"{name}.png")
+            context.close()
+        (directory / "gate").touch()
+
+
+if __name__ == "__main__":
+    main()
