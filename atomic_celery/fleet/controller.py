@@ -69,7 +69,7 @@ class Controller:
         self._tick_every_s = tick_every_s
         self._next_tick = self._clock.now()
         self._standing: Standing = "new"
-        self._held_before: str | None = None
+        self._held_by: str | None = None
         self._store_trouble = Backoff()
         self._memory = Memory()
         self._listed: Sequence[Instance] = ()
@@ -245,9 +245,10 @@ class Controller:
             forgotten = self._store.hosts.count_listing(decided.listed, decided.missing, LISTINGS_TO_FORGET)
             for instance in forgotten:
                 self._record("drain-forgotten", instance, why=f"missing from {LISTINGS_TO_FORGET} listings in a row")
-            if decided.held is not None and decided.held.split(";")[-1] != self._held_before:
-                self._record("scale-up-held", why=decided.held)
-            self._held_before = None if decided.held is None else decided.held.split(";")[-1]
+            held_by = None if decided.held is None else decided.held.by
+            if decided.held is not None and held_by != self._held_by:
+                self._record("scale-up-held", why=decided.held.why)
+            self._held_by = held_by
         return decided
 
     # Acting

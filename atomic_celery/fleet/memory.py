@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 WATCH_GAP_MS = 150_000
 """After a longer time without a tick the controller has not seen what happened, and begins to watch anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """What is known of an instance."""
 
     first_ms: int
@@ -64,7 +63,7 @@ class Memory:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        known = {name: [known.first_ms, known.host_ms, known.missed] for name, known in self.instances.items()}
+        known = {name: list(known) for name, known in self.instances.items()}
         asked = [[asked.at_ms, asked.count] for asked in self.asked]
         plain = {part.name: getattr(self, part.name) for part in fields(self)}
         return {**plain, "asked": asked, "instances": known}

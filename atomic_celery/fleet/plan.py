@@ -67,13 +67,21 @@ Action = Drain | Remove | Add
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Hosts that are wanted, and not added for now."""
+
+    by: Literal["boot failures", "most hosts"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now."""
 
     actions: tuple[Action, ...]
     memory: Memory
     """What to remember if it is done."""
-    held: str | None = None
+    held: Held | None = None
     """Why hosts that are wanted are not added."""
     notes: tuple[str, ...] = ()
     """What is left as it is, and why."""
@@ -86,7 +94,7 @@ class Plan:
         """Say it in words, a line for each thing."""
         lines = [action.why for action in self.actions]
         if self.held is not None:
-            lines.append(self.held)
+            lines.append(self.held.why)
         return [*lines, *self.notes] or ["nothing to do"]
 
 
@@ -110,8 +118,9 @@ class _Planning:
 
     def decide(self) -> Plan:
         self.places, self.foreign = match(self.seen.instances, self.seen.hosts)
-        asked = ((name, place.asked_ms(self.seen.drains)) for name, place in self.places.items())
-        self.drained = {name: asked_ms for name, asked_ms in asked if asked_ms is not None}
+        if self.seen.drains:
+            asked = ((name, place.asked_ms(self.seen.drains)) for name, place in self.places.items())
+            self.drained = {name: asked_ms for name, asked_ms in asked if asked_ms is not None}
         missing = self._missing_drains()
         self._notice()
         removals = list(self._removals())
@@ -136,10 +145,10 @@ class _Planning:
                 registered += old.host_ms is None
                 known[name] = Known(old.first_ms, now_ms)
             else:
-                known[name] = replace(old, missed=0) if old.missed else old
+                known[name] = old._replace(missed=0) if old.missed else old
         for name, old in before.items():
             if name not in known and (old.missed + 1 < LISTINGS_TO_FORGET or name in self.seen.drains):
-                known[name] = replace(old, missed=old.missed + 1)
+                known[name] = old._replace(missed=old.missed + 1)
         changes = {"boot_failures": 0, "boot_retry_ms": 0} if registered else {}
         self.memory = replace(
             self.memory,
@@ -244,7 +253,7 @@ class _Planning:
 
     # Adding
 
-    def _growth(self, removed: int) -> tuple[list[Add], str | None]:
+    def _growth(self, removed: int) -> tuple[list[Add], Held | None]:
         """Return what to add, or why what is wanted is not added."""
         memory, policy, target = self.memory, self.policy, self.seen.scaling.desired_hosts
         capacity = self._capacity()
@@ -256,12 +265,13 @@ class _Planning:
             return [], None
         if self.seen.now_ms < memory.boot_retry_ms:
             wait = span(memory.boot_retry_ms - self.seen.now_ms)
-            return [], f"{why}; held for {wait}: {memory.boot_failures} instances in a row failed to boot"
+            failed = f"held for {wait}: {memory.boot_failures} instances in a row failed to boot"
+            return [], Held("boot failures", f"{why}; {failed}")
         known = memory.instances.values()
         present = sum(one.missed < LISTINGS_TO_FORGET for one in known) - removed + memory.in_flight
         room = policy.max_hosts - present - sum(host.fresh for host in self.foreign)
         if room <= 0:
-            return [], f"{why}; held: {policy.max_hosts} hosts are the most allowed"
+            return [], Held("most hosts", f"{why}; held: {policy.max_hosts} hosts are the most allowed")
         count = min(wanted, room)
         self.memory = replace(memory, replacing=max(0, memory.replacing - count))
         return [Add(present + count, count, f"{why} → add {count}", replaces=memory.replacing > 0)], None

@@ -50,11 +50,8 @@ class Place:
 
     instance: Instance
     hosts: list[HostSeen] = field(default_factory=list)
-
-    @property
-    def fresh(self) -> list[HostSeen]:
-        """The hosts that reported lately."""
-        return [host for host in self.hosts if host.fresh]
+    fresh: list[HostSeen] = field(default_factory=list)
+    """Those of the hosts that reported lately."""
 
     @property
     def holds(self) -> bool:
@@ -88,6 +85,8 @@ def match(instances: Sequence[Instance], hosts: Sequence[HostSeen]) -> tuple[dic
             foreign.append(host)
         else:
             place.hosts.append(host)
+            if host.fresh:
+                place.fresh.append(host)
     return places, foreign
 
 

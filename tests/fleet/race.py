@@ -49,7 +49,14 @@ AGGRESSIVE = Policy(
     idle_drain_ms=100,
     boot_timeout_ms=3000,
 )
-QUICK_RULES = {"SILENT_REMOVED_AFTER_MS": 1500, "LOST_AFTER_MS": 1500, "SURE_AFTER_MS": 300, "LEFT_GRACE_MS": 300}
+QUICK_RULES = {
+    "SILENT_REMOVED_AFTER_MS": 1500,
+    "LOST_AFTER_MS": 1500,
+    "SURE_AFTER_MS": 300,
+    "LEFT_GRACE_MS": 300,
+    "BOOT_RETRY_FIRST_MS": 200,
+    "BOOT_RETRY_CEILING_MS": 1000,
+}
 
 WITNESS = """
 CREATE TABLE removed (host text PRIMARY KEY);
@@ -84,6 +91,7 @@ class Host(threading.Thread):
         self._holder = Holder(f"h-{instance}", f"boot-{boot}", is_host=True)
         self._random = random.Random(f"{race.seed}{instance}{boot}")
         self._held: list[Claimed] = []
+        self.killed = threading.Event()
         self._idle_since_s = time.monotonic()
 
     def run(self) -> None:
@@ -96,7 +104,7 @@ class Host(threading.Thread):
     def _live(self) -> None:
         draining = self._store.hosts.register(self._row()).draining
         reported_s = 0.0
-        while not self._race.over.is_set():
+        while not self._race.over.is_set() and not self.killed.is_set():
             fate = self._random.random()
             if fate < 0.0005:
                 return  # dies with whatever it holds
@@ -193,8 +201,12 @@ class Race:
         self.removals += 1
         if self._random.random() < 0.3:
             self._boot(instance_id)  # its worker is restarted while it goes
+            permit.wait(self._random.uniform(0.02, 0.1))
         with self._lock:
-            self._hosts.pop(instance_id, None)
+            hosts = self._hosts.pop(instance_id, [])
+        for host in hosts:
+            host.killed.set()  # with the machine ends whatever runs on it
+            host.join(10)
 
     def _boot(self, name: str) -> None:
         host = Host(self, name, len(self._hosts.get(name, ())))

@@ -180,7 +180,8 @@ def test_never_more_than_the_most_are_there_whatever_state_they_are_in() -> None
     there = [*listed[:1], *listed[2:], instance("d", "pending", up_ms=0)]
     full = plan(see(there, ready=100, policy=policy), replace(pressed, instances=knows("a", "c").instances), policy)
     assert not added(full)
-    assert full.held == "more than 1 have been waiting for 1m, 2 of 3 hosts; held: 3 hosts are the most allowed"
+    assert full.held is not None
+    assert full.held.why == "more than 1 have been waiting for 1m, 2 of 3 hosts; held: 3 hosts are the most allowed"
 
 
 def test_hosts_that_the_provider_does_not_list_count_too() -> None:
@@ -413,7 +414,8 @@ def test_the_first_that_fails_is_replaced_at_once_and_the_next_ones_after_a_whil
 def test_hosts_are_held_while_the_next_try_is_not_due() -> None:
     memory = replace(WATCHED, boot_failures=2, boot_retry_ms=NOW_MS + 20_000, replacing=1)
     decided = plan(see(ready=4), memory, POLICY)
-    assert decided.held == "demand of 4 and no host; held for 20s: 2 instances in a row failed to boot"
+    assert decided.held is not None
+    assert decided.held.why == "demand of 4 and no host; held for 20s: 2 instances in a row failed to boot"
     assert added(plan(later(see(ready=4), 20_000), decided.memory, POLICY)) == [(1, 1)]
 
 

@@ -39,6 +39,7 @@ WITH message AS (
                 CROSS JOIN LATERAL (
                       SELECT ctid FROM atomic_waiter
                        WHERE queue_id = message.queue_id AND until_ms > {now_ms} AND :wake::boolean
+                       ORDER BY holder
                        LIMIT 1 FOR UPDATE SKIP LOCKED) AS sleeper))
     RETURNING holder
 )
@@ -97,6 +98,7 @@ WITH new AS MATERIALIZED (
                 CROSS JOIN LATERAL (
                       SELECT ctid FROM atomic_waiter
                        WHERE queue_id = arrived.queue_id AND until_ms > {now_ms} AND :wake::boolean
+                       ORDER BY holder
                        LIMIT arrived.messages FOR UPDATE SKIP LOCKED) AS sleeper))
     RETURNING holder
 )

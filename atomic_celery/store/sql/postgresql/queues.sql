@@ -222,6 +222,7 @@ WITH picked AS (
       FROM atomic_waiter
      WHERE queue_id IN (SELECT value::bigint FROM json_array_elements_text(:queue_ids::json))
        AND until_ms > {now_ms}
+     ORDER BY holder
      LIMIT :count
        FOR UPDATE SKIP LOCKED
 ), woken AS (

@@ -1,0 +1,1 @@
+"""What helps to try a fleet out before there is one."""
