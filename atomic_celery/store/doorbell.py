@@ -26,13 +26,17 @@ LOOK_EVERY_S = 1.0
 """How often a doorbell that does not listen wakes its consumer."""
 
 _COMMIT_CHECK_S = 0.020
+_QUICK_CHECK_S, _QUICK_FOR_S = 0.004, 1.0
+"""How often to look for commits, and for how long, once there was one: others often follow."""
 
 
 class Ear(Protocol):
     """What hears the database."""
 
-    patience_s: float
-    """How long to sleep before asking `heard` again, unless `fileno` has something sooner."""
+    @property
+    def patience_s(self) -> float:
+        """How long to sleep before asking `heard` again, unless `fileno` has something sooner."""
+        ...
 
     @property
     def listening(self) -> bool:
@@ -183,8 +187,6 @@ class _Attempts:
 class CommitEar:
     """Hears every commit to a SQLite file by anybody else, a few microseconds a look."""
 
-    patience_s = _COMMIT_CHECK_S
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._query = database.statements.of("doorbell")["changed"].parts[0]
@@ -192,6 +194,12 @@ class CommitEar:
         self._line: Any = None
         self._opened = contextlib.ExitStack()
         self._version: int | None = None
+        self._heard_at_s = -math.inf
+
+    @property
+    def patience_s(self) -> float:
+        """How long to sleep between two looks."""
+        return _QUICK_CHECK_S if clock.monotonic_s() - self._heard_at_s < _QUICK_FOR_S else _COMMIT_CHECK_S
 
     @property
     def listening(self) -> bool:
@@ -208,7 +216,10 @@ class CommitEar:
             self._attempts.failed(error)
             self.close()
             return False
-        return before != self._version
+        if before == self._version:
+            return False
+        self._heard_at_s = clock.monotonic_s()
+        return True
 
     def fileno(self) -> int | None:
         """Return nothing to wait on."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import __doc__ as description
-from tests.benchmarks import bare, claiming, drain, fleet, pickup, publishing, subjects
+from tests.benchmarks import bare, claiming, completion, drain, fleet, pickup, publishing, subjects
 from tests.benchmarks.database import temporary
 from tests.benchmarks.results import Report, Result, machine
 from tests.benchmarks.servers import NotInstalledError
@@ -94,6 +94,7 @@ class Run:
         drain_count = subject.drain_count // scale.drain_divisor
         measures: dict[str, Callable[[], dict[str, float]]] = {
             "drain": lambda: drain.measure(subject, drain_count, scale.repetitions),
+            "completion": lambda: completion.measure(subject, drain_count // 2, scale.pickup_count, scale.repetitions),
             "publish": lambda: publishing.measure(subject, scale.publish_count, scale.repetitions),
             "pickup": lambda: pickup.measure(subject, scale.pickup_count),
         }
@@ -133,7 +134,7 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run what the command line asks for."""
-    benchmarks = ["bare", "claim", "fleet", "drain", "publish", "pickup"]
+    benchmarks = ["bare", "claim", "fleet", "drain", "completion", "publish", "pickup"]
     ours, peers = list(subjects.OURS), list(subjects.PEERS)
     parser = argparse.ArgumentParser(
         "python -m tests.benchmarks",

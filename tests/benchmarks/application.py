@@ -11,11 +11,7 @@ from celery import Celery, signals
 from tests.benchmarks import environment, tally
 
 app = Celery("benchmark", set_as_current=True)
-app.conf.update(
-    task_ignore_result=True,
-    broker_connection_retry_on_startup=True,
-    **environment.celery(),
-)
+app.conf.update({"task_ignore_result": True, "broker_connection_retry_on_startup": True, **environment.celery()})
 
 
 @app.task

@@ -51,6 +51,17 @@ def pickup(count: int) -> dict[str, Any]:
     return {"latencies_ms": latencies_ms[_WARM_UP:]}
 
 
+def wait(count: int) -> dict[str, Any]:
+    """Publish to an idle worker, and wait for the result, again and again."""
+    latencies_ms = []
+    for _ in range(count + _WARM_UP):
+        time.sleep(_PICKUP_EVERY_S)
+        began_ns = time.monotonic_ns()
+        application.noop.delay().get(timeout=60)
+        latencies_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+    return {"latencies_ms": latencies_ms[_WARM_UP:]}
+
+
 def purge(_: int) -> dict[str, Any]:
     """Empty the queue."""
     return {"purged": application.app.control.purge()}
@@ -66,7 +77,7 @@ def _timed(count: int, publish: Callable[[], object]) -> dict[str, Any]:
 
 
 MODES: dict[str, Callable[[int], dict[str, Any]]] = {
-    mode.__name__: mode for mode in (single, grouped, bulk, pickup, purge)
+    mode.__name__: mode for mode in (single, grouped, bulk, pickup, wait, purge)
 }
 
 if __name__ == "__main__":

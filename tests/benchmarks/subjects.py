@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources, util
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ class Subject:
     """Celery over one broker.
 
     ``drain_count`` is chosen so that one drain takes some seconds, not longer.
+    ``results`` is what else is configured when results are stored.
     ``backlog`` tells how many messages are not settled yet, claimed ones too.
     """
 
@@ -30,6 +31,7 @@ class Subject:
     celery: Mapping[str, Any]
     backlog: Callable[[], int]
     drain_count: int
+    results: Mapping[str, Any] = field(default_factory=lambda: {"result_backend": "atomic"})
     pool: str = "prefork"
     worker_count: int = 1
     concurrency: int = 2
@@ -58,13 +60,14 @@ def _require(*modules: str) -> None:
 
 @contextmanager
 def rabbitmq(directory: Path, server: Postgres) -> Iterator[Subject]:
-    """Celery over RabbitMQ."""
-    with servers.RabbitNode(directory).running() as node:
+    """Celery over RabbitMQ, with results in PostgreSQL."""
+    with servers.RabbitNode(directory).running() as node, temporary(server) as database:
         yield Subject(
             name="rabbitmq",
             celery={"broker_url": f"amqp://guest@127.0.0.1:{node.port}//", "task_acks_late": True},
             backlog=node.backlog,
             drain_count=6_000,
+            results={"result_backend": database.url("db+postgresql+psycopg2")},
         )
 
 
@@ -80,6 +83,7 @@ def redis(directory: Path, server: Postgres) -> Iterator[Subject]:
             celery={"broker_url": f"redis://127.0.0.1:{port}/0", "task_acks_late": True},
             backlog=lambda: int(client.llen("celery")) + int(client.hlen("unacked")),
             drain_count=3_000,
+            results={"result_backend": f"redis://127.0.0.1:{port}/1"},
         )
 
 
@@ -99,6 +103,7 @@ def pgmq(directory: Path, server: Postgres) -> Iterator[Subject]:
             },
             backlog=lambda: int(database.value("SELECT count(*) FROM pgmq.q_celery")),
             drain_count=1_500,
+            results={"result_backend": database.url("db+postgresql+psycopg2")},
             database=database,
         )
 
