@@ -10,10 +10,10 @@ from celery import Celery
 
 
 @contextmanager
-def make_app(broker_url: str) -> Iterator[Celery]:
+def make_app(broker_url: str, **conf: object) -> Iterator[Celery]:
     """Make an app with tasks; its connections are closed in the end."""
     app = Celery("publishing", broker=broker_url, set_as_current=False)
-    app.conf.update(task_ignore_result=True, task_routes={"routed.*": {"queue": "routed", "priority": 3}})
+    app.conf.update(task_ignore_result=True, task_routes={"routed.*": {"queue": "routed", "priority": 3}}, **conf)
     app.task(add, name="add", shared=False)
     app.task(add, name="routed.add", shared=False)
     app.task(add, name="urgent", shared=False, compression="gzip", serializer="pickle", time_limit=5)
