@@ -52,6 +52,8 @@ class Hooks:
     refused: Callable[[Ending], None] = lambda ending: None
     crashed: Callable[[list[Crashed]], None] = lambda crashed: None
     """Told of every message this consumer made ready again, or buried, after somebody's end."""
+    mourn: Callable[[], None] = lambda: None
+    """Called now and then: the failures of buried messages may still have to be stored. On the consumer's thread."""
 
 
 class Lanes:
@@ -99,7 +101,9 @@ class Claimer:
         self.consumer, self.hooks = consumer, hooks or Hooks()
         self.endings = Endings(keeper)
         self.post = Post(store)
-        self._upkeep = Upkeep(store, settings, crashed=lambda crashed: self.hooks.crashed(crashed))
+        self._upkeep = Upkeep(
+            store, settings, crashed=lambda crashed: self.hooks.crashed(crashed), mourn=lambda: self.hooks.mourn()
+        )
         self._clock = SystemClock()
         self._lanes = Lanes()
         self._gate = Gate(store, holder, settings.lease_ms)
@@ -345,6 +349,8 @@ class Claimer:
             if left := attempt.outbox(done):
                 outbox.deliver(self._store, left)
                 self.look_again()
+            for held in attempt.told(done):
+                self._store.messages.tell(held)
         return done
 
     def _put_off(self, ending: Ending) -> bool:

@@ -38,8 +38,9 @@ class Ending:
     """What is done in the same transaction, if the claim still was ours."""
     weight: int = 0
     """About how many bytes that is."""
-    burial: Sequence[Entry] = ()
-    """What is done in the same transaction if this crash was one too many, and the message is buried."""
+    burial: Sequence[Entry] | None = None
+    """What is done in the same transaction if this crash was one too many, and the message is buried: its task's
+    failure. None: that cannot be done here."""
     then: Callable[[bool], None] | None = None
     """Told, on the settling thread, whether the claim still was ours; after the commit."""
 
@@ -174,11 +175,16 @@ class Attempt:
             if ending.held[0] in turn.settled
             for entry in (
                 *(ending.outbox() if ending.outbox is not None else ()),
-                *(ending.burial if ending.held[0] in buried else ()),
+                *((ending.burial or ()) if ending.held[0] in buried else ()),
             )
         ]
+
+    def told(self, turn: Turn) -> list[Held]:
+        """Return the buried ones whose failures are in the outbox."""
+        buried = {(crashed.id, crashed.fence) for crashed in turn.crashed if crashed.buried}
+        return [ending.held for ending in self.endings if ending.burial is not None and ending.held in buried]
 
     @property
     def is_plain(self) -> bool:
         """Whether one call settles all of it."""
-        return not self.put_off and all(ending.outbox is None and not ending.burial for ending in self.endings)
+        return not self.put_off and all(ending.outbox is None and ending.burial is None for ending in self.endings)

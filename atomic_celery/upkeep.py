@@ -21,10 +21,18 @@ class Upkeep:
 
     Args:
         crashed: Told of every message this consumer made ready again, or buried, after its holder's end.
+        mourn: Sees to what buried messages leave behind.
     """
 
-    def __init__(self, store: Store, settings: Settings, *, crashed: Callable[[list[Crashed]], None]) -> None:
-        self._store, self._settings, self.crashed = store, settings, crashed
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        crashed: Callable[[list[Crashed]], None],
+        mourn: Callable[[], None],
+    ) -> None:
+        self._store, self._settings, self._crashed, self._mourn = store, settings, crashed, mourn
         now_s = clock.monotonic_s()
         self._promote_at_s = self._reclaim_at_s = now_s
         self._promoted_s = 0.0
@@ -46,8 +54,9 @@ class Upkeep:
         if now_s >= self._reclaim_at_s:
             self._reclaim_at_s = now_s + self._settings.recover_every_s * (2 if calm else 1)
             if crashed := self._store.messages.reclaim():
-                self.crashed(crashed)
+                self._crashed(crashed)
                 moved = True
+            self._mourn()
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
             self._store.queues.expire()

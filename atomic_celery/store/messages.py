@@ -23,6 +23,7 @@ from atomic_celery.store.records import (
     Renewal,
     Settlement,
     Turn,
+    Untold,
     claimed_of,
 )
 
@@ -215,6 +216,21 @@ class Messages(Noun):
         Atomicity: one statement; joins the caller's transaction.
         """
         return {row[0] for row in self._many("bury", ids=ids, reason=reason)}
+
+    def untold(self) -> Untold | None:
+        """Return a message that was buried for its crashes while nobody could store its task's failure.
+
+        Atomicity: one statement; nobody else is told of it before the end of the caller's transaction.
+        """
+        row = self._one("untold")
+        return None if row is None else Untold(*row)
+
+    def tell(self, buried: Held) -> None:
+        """Note that the failure of a buried message's task is stored.
+
+        Atomicity: one statement; for the transaction that stores it.
+        """
+        self._exec("tell", id=buried[0], fence=buried[1])
 
     def requeue(self, ids: Sequence[int]) -> set[int]:
         """Make messages ready, whatever keeps them; return the ids of those that were not ready already.

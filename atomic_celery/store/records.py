@@ -119,6 +119,17 @@ class Crashed:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """A message that was buried for its crashes, and whose task's failure is not stored."""
+
+    id: int
+    fence: int
+    crashes: int
+    task_id: str | None
+    task_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """How claims end: what one turn settles."""
 

@@ -12,46 +12,73 @@ from celery.exceptions import WorkerLostError
 from kombu.serialization import loads, prepare_accept_content
 from kombu.utils.encoding import str_to_bytes
 
-from atomic_celery import errors
+from atomic_celery import errors, outbox
 
 if TYPE_CHECKING:
-    from atomic_celery.store.records import Crashed
+    from atomic_celery.outbox import Entry
+    from atomic_celery.store.records import Crashed, Untold
     from atomic_celery.worker.host import Host
 
 logger = logging.getLogger(__name__)
 
 
-def record(host: Host, crashed: Crashed, *, fails: bool = True) -> None:
-    """Note that a message was buried. Called on the claimer's thread; what fails here fails alone.
-
-    Args:
-        fails: Store its failure; else its request does.
-    """
+def record(host: Host, crashed: Crashed) -> None:
+    """Note that a message was buried. Called on the claimer's thread; what fails here fails alone."""
+    detail = {"message": crashed.id, "task": crashed.task_name, "task_id": crashed.task_id}
     try:
-        detail = {"message": crashed.id, "task": crashed.task_name, "task_id": crashed.task_id}
         host.store.events.record("message-dead", host=crashed.holder, detail=detail)
-        if fails:
-            _fail_result(host, crashed)
     except errors.StoreError as error:
         logger.warning("The burial of message %d could not be noted: %s", crashed.id, error)
-    except Exception:
-        logger.exception("The result of buried message %d could not be stored", crashed.id)
 
 
-def _fail_result(host: Host, crashed: Crashed) -> None:
-    """Store the failure of a task whose whole host died again and again, or that nobody could receive."""
-    payload = host.store.reads.payload(crashed.id)
-    if payload is None or crashed.task_id is None or crashed.task_name is None:
+def mourn(host: Host) -> None:
+    """Fail the tasks of messages that were buried where nobody could do it: by the fleet, as their host had died.
+
+    Atomicity: the note that it is done is one transaction with what it leaves, or comes after that if results are
+        elsewhere. So whoever dies, another host does it.
+
+    Raises:
+        StoreUnavailable: It goes on another time.
+    """
+    # Asked first without a transaction, which would keep SQLite's other writers out.
+    while host.store.messages.untold() is not None:
+        with host.store.transaction("burial"):
+            untold = host.store.messages.untold()
+            if untold is not None:
+                outbox.deliver(host.store, _failure(host, untold))
+                host.store.messages.tell((untold.id, untold.fence))
+
+
+def _failure(host: Host, untold: Untold) -> list[Entry]:
+    """Return what the failure of a task leaves, as far as it can go along."""
+    with outbox.collecting(host.store.journal) as entries:
+        try:
+            _fail(host, untold)
+        except errors.StoreError:
+            raise
+        except Exception:
+            logger.exception("The result of buried message %d could not be stored", untold.id)
+    return entries
+
+
+def _fail(host: Host, untold: Untold) -> None:
+    payload = host.store.reads.payload(untold.id)
+    if payload is None or untold.task_id is None or untold.task_name is None:
         return
     app = host.worker.app
-    task = app.tasks.get(crashed.task_name)
-    backend = task.backend if task is not None else app.backend
-    error = WorkerLostError(f"its worker died {crashed.crashes} times; the message is buried")
+    task = app.tasks.get(untold.task_name)
     try:
         context = _context(payload, app.conf.accept_content)
     except Exception:  # what it would have told is unreadable, but somebody may wait for its result
-        context = Context({"id": crashed.task_id})
-    backend.mark_as_failure(crashed.task_id, error, request=context)
+        context = Context({"id": untold.task_id})
+    error = WorkerLostError(f"its worker died {untold.crashes} times; the message is buried")
+    ignored = getattr(context, "ignore_result", False) or (task is not None and task.ignore_result)
+    (task or app).backend.mark_as_failure(
+        untold.task_id,
+        error,
+        request=context,
+        store_result=not ignored or (task is not None and task.store_errors_even_if_ignored),
+    )
 
 
 def _context(payload: str, accept: Any) -> Context:
@@ -64,5 +91,6 @@ def _context(payload: str, accept: Any) -> Context:
     _, _, embedded = loads(
         str_to_bytes(body), message["content-type"], message["content-encoding"], accept=prepare_accept_content(accept)
     )
-    routing = {"reply_to": properties.get("reply_to"), "correlation_id": properties.get("correlation_id")}
+    routing = {name: properties.get(name) for name in ("reply_to", "correlation_id")}
+    routing["delivery_info"] = properties.get("delivery_info") or {}
     return Context({**headers, **routing, **(embedded or {})})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
+from celery.backends.base import DisabledBackend
 from celery.worker import state
 
 from atomic_celery import clock
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from atomic_celery.identity import Identity
     from atomic_celery.lines import Lines
 
+
+logger = logging.getLogger(__name__)
 
 StartStopStep: Any = bootsteps.StartStopStep  # its stub is too strict about what a step may tell
 
@@ -91,6 +95,17 @@ class Host:
             self.pool.on_room = lambda: self.claimer.wake()
             self.tenure.appetite = self.shutdown.appetite
         self.keeping.keeper.start()
+        self._say_where_results_are()
+
+    def _say_where_results_are(self) -> None:
+        """Warn once if a result is stored before its task is settled, and not together with that."""
+        backend = self.worker.app.backend
+        if not isinstance(backend, DisabledBackend) and not getattr(backend, "is_at_home", False):
+            logger.warning(
+                "Results are kept in %s, which is not where the messages are: each is stored before its task is "
+                "settled, and not together with that",
+                backend.as_uri(),
+            )
 
     def say_ready(self) -> None:
         """Say that messages are claimed from now on, the first time that a connection lasts until then."""

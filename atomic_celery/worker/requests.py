@@ -242,18 +242,15 @@ class HeldRequest(Request):  # type: ignore[misc]
         backend = self.task.backend
         return bool(getattr(backend, "is_at_home", isinstance(backend, DisabledBackend)))
 
-    def _burial(self, exc_info: ExceptionInfo) -> list[Entry]:
+    def _burial(self, exc_info: ExceptionInfo) -> list[Entry] | None:
         """Return what is done if this crash was one too many: it fails for good, and nobody waits for it for ever."""
         if self.claim["crashes"] + 1 < self.host.settings.max_crashes or not self._goes_along():
-            return []
+            return None
         with self._collecting() as box:
-            self._mark_as_failed(exc_info)
+            self.task.backend.mark_as_failure(
+                self.id, error_of(exc_info), request=self._context, store_result=self.store_errors
+            )
         return box.entries
-
-    def _mark_as_failed(self, exc_info: ExceptionInfo) -> None:
-        self.task.backend.mark_as_failure(
-            self.id, error_of(exc_info), request=self._context, store_result=self.store_errors
-        )
 
     def acknowledge(self) -> None:
         """Complete it, together with all that goes along."""
@@ -315,10 +312,8 @@ class HeldRequest(Request):  # type: ignore[misc]
         return self._apply_result() if self._apply_result is not None else None
 
     def bury(self, exc_info: ExceptionInfo) -> None:
-        """Fail it for good: it has crashed too often, and nobody shall wait for it for ever."""
+        """Say that it failed for good: it has crashed too often. Its result is the claimer's to store."""
         exc, context = error_of(exc_info), self._context
-        if not self._goes_along():
-            self._mark_as_failed(exc_info)
         self.task.request_stack.push(context)
         try:
             signals.task_failure.send(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
 
-from atomic_celery import outbox
+from atomic_celery import errors, outbox
 from atomic_celery.claimer import Hooks
 from atomic_celery.endings import Ending
 from atomic_celery.outbox import Entry
@@ -39,6 +40,7 @@ class Settling:
             recovered=host.chronicle.recovered,
             refused=self._on_refused,
             crashed=self._on_crashed,
+            mourn=lambda: burial.mourn(host),
         )
 
     def complete_first(self, request: HeldRequest, start: Callable[[], None]) -> None:
@@ -73,7 +75,7 @@ class Settling:
         """Let its message wait for *limit*, which its publisher did not know; no crash is counted."""
         self._end(request, Ending(self._held(request), "gate", limit=limit))
 
-    def crash(self, request: HeldRequest, exc_info: ExceptionInfo, burial: Sequence[Entry]) -> None:
+    def crash(self, request: HeldRequest, exc_info: ExceptionInfo, burial: Sequence[Entry] | None) -> None:
         """Make its message ready again, or let it be buried with *burial*: its child died."""
         held = self._held(request)
         self._crashing[held] = (request, exc_info)
@@ -123,9 +125,12 @@ class Settling:
         self._host.call_soon(self._refused, ending)
 
     def _on_crashed(self, crashed: list[Crashed]) -> None:
-        for each in crashed:
-            if each.buried:
-                burial.record(self._host, each, fails=(each.id, each.fence) not in self._crashing)
+        buried = [each for each in crashed if each.buried]
+        for each in buried:
+            burial.record(self._host, each)
+        if buried:
+            with suppress(errors.StoreError):  # it goes on another time, here or elsewhere
+                burial.mourn(self._host)
         self._host.call_soon(self._crashed, crashed)
 
     # On the loop's

@@ -85,6 +85,7 @@ def test_rows_in_another_database_are_written_before_the_task_is_settled(
         worker = fleet.worker("w", faults="child.ended=stop").start()
         assert result.get(timeout=WAIT_S) == 3  # its body is over, and nobody has settled it
         assert fleet.unfinished() == 3
+        assert worker.log.count("Results are kept in atomic+django-db, which is not where the messages are") == 1
         worker.close()
         fleet.worker("heir").start()
         assert whole.get(timeout=WAIT_S) == [2, 4]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
+from pathlib import Path
 
 import psutil
 import pytest
@@ -82,6 +84,33 @@ def test_a_task_that_kills_its_child_again_and_again_is_buried_and_failed(fleet_
         lambda: [each for each in fleet.store.events.list() if each.kind == "message-dead"], what="the fleet event"
     )
     assert [event.detail["task_id"] for event in events] == [result.id]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "reclaim.committed=kill,crash.committed=kill",  # the one if the first host seems to live, the other if not
+        "burial.committing=kill",
+        "burial.committed=kill",
+    ],
+    ids=["buried", "all is written", "all is committed"],
+)
+def test_who_waits_is_told_though_the_host_that_buries_dies_over_it(
+    database_url: str, tmp_path: Path, faults: str
+) -> None:
+    with closing(Fleet(database_url, tmp_path, results=True, settings={"ATOMIC_MAX_CRASHES": "1"})) as fleet:
+        first = fleet.worker("first").start()
+        errback = fleet.app.signature("tests.support.application.note")
+        gate = fleet.app.signature("tests.support.application.gate", args=("g", str(fleet.directory)))
+        result = gate.set(link_error=[errback]).delay()
+        fleet.gate("g")
+        first.signal(signal.SIGKILL)
+        assert fleet.worker("second", faults=faults).start().wait(60) == -signal.SIGKILL
+        fleet.worker("third").start()
+        with pytest.raises(WorkerLostError, match="died 1 times"):
+            result.get(timeout=60)
+        fleet.wait_until(lambda: [view.state for view in fleet.store.reads.messages()] == ["dead"])
+        assert fleet.ledger.rows() == [result.id], "its error callback was called once"
 
 
 def test_a_task_that_says_reject_on_worker_lost_false_fails_as_celery_documents(fleet_with_results: Fleet) -> None:

@@ -170,3 +170,14 @@ def test_json_lines_are_all_that_stands_on_stdout(fleet: Fleet) -> None:
 def test_without_a_number_half_the_processors_are_slots(fleet: Fleet) -> None:
     worker = fleet.worker(slots=0).start()
     assert int(worker.wait_line("ready")["slots"]) == max(1, min((os.cpu_count() or 2) // 2, 16))
+
+
+@pytest.mark.parametrize(("results", "count"), [("atomic", 0), ("file://{directory}", 1)])
+def test_that_results_are_elsewhere_is_said_once(broker_url: str, tmp_path: Path, results: str, count: int) -> None:
+    directory = tmp_path / "results"
+    directory.mkdir()
+    url = broker_url.removeprefix("atomic+")
+    with closing(Fleet(url, tmp_path, results=results.format(directory=directory))) as fleet:
+        worker = fleet.worker().start()
+        assert fleet.send("add", 1, 2).get(timeout=60) == 3
+        assert worker.log.count("which is not where the messages are") == count

@@ -198,8 +198,10 @@ CREATE TABLE atomic_dead (
     fence      bigint NOT NULL CONSTRAINT atomic_dead_fence CHECK (fence >= 0),
     crashes    integer NOT NULL,
     reason     text NOT NULL,
-    buried_ms  bigint NOT NULL
+    buried_ms  bigint NOT NULL,
+    told       boolean NOT NULL DEFAULT false -- whether its task's failure was stored, for those who wait for it
 );
+CREATE INDEX atomic_dead_untold ON atomic_dead (message_id) WHERE NOT told;
 
 CREATE TABLE atomic_crash (
     message_id bigint NOT NULL,

@@ -172,8 +172,10 @@ CREATE TABLE atomic_dead (
     fence      integer NOT NULL CONSTRAINT atomic_dead_fence CHECK (fence >= 0),
     crashes    integer NOT NULL,
     reason     text NOT NULL,
-    buried_ms  integer NOT NULL
+    buried_ms  integer NOT NULL,
+    told       integer NOT NULL DEFAULT 0 -- whether its task's failure was stored, for those who wait for it
 );
+CREATE INDEX atomic_dead_untold ON atomic_dead (message_id) WHERE NOT told;
 
 CREATE TABLE atomic_crash (
     message_id integer NOT NULL,

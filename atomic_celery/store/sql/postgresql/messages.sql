@@ -487,10 +487,24 @@ WITH claimed AS (
     UPDATE atomic_message SET unique_key = NULL, unique_until = NULL
      WHERE id = ANY (ARRAY(SELECT message_id FROM buried)) AND unique_key IS NOT NULL
 )
-INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
-SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms, told)
+SELECT message_id, queue_id, priority, fence, crashes, :reason::text, {now_ms}, true
   FROM buried
 RETURNING message_id;
+
+-- name: untold :one
+-- Find a message that was buried for its crashes while nobody could store its task's failure, and keep others from it.
+SELECT message_id, atomic_dead.fence, crashes, task_id, task_name
+  FROM atomic_dead
+  JOIN atomic_message ON id = message_id
+ WHERE NOT told
+ ORDER BY message_id
+ LIMIT 1
+   FOR UPDATE OF atomic_dead SKIP LOCKED;
+
+-- name: tell :exec
+-- Note that the failure of a buried message's task is stored, in the transaction that stores it.
+UPDATE atomic_dead SET told = true WHERE message_id = :id::bigint AND fence = :fence::bigint;
 
 -- name: requeue :many
 -- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,

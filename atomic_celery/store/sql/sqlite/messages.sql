@@ -357,9 +357,22 @@ DELETE FROM atomic_ready WHERE message_id IN (SELECT message_id FROM settled);
 DELETE FROM atomic_delayed WHERE message_id IN (SELECT message_id FROM settled);
 UPDATE atomic_message SET unique_key = NULL, unique_until = NULL
  WHERE id IN (SELECT message_id FROM settled) AND unique_key IS NOT NULL;
-INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms)
-SELECT message_id, queue_id, priority, fence, crashes, :reason, {now_ms} FROM settled;
+INSERT INTO atomic_dead (message_id, queue_id, priority, fence, crashes, reason, buried_ms, told)
+SELECT message_id, queue_id, priority, fence, crashes, :reason, {now_ms}, true FROM settled;
 SELECT message_id FROM settled;
+
+-- name: untold :one
+-- Find a message that was buried for its crashes while nobody could store its task's failure.
+SELECT message_id, atomic_dead.fence, crashes, task_id, task_name
+  FROM atomic_dead
+  JOIN atomic_message ON id = message_id
+ WHERE NOT told
+ ORDER BY message_id
+ LIMIT 1;
+
+-- name: tell :exec
+-- Note that the failure of a buried message's task is stored, in the transaction that stores it.
+UPDATE atomic_dead SET told = true WHERE message_id = :id AND fence = :fence;
 
 -- name: requeue :many
 -- Make messages ready again, behind what is ready already and with no crash counted: dead or delayed ones,
