@@ -14,16 +14,25 @@ from atomic_celery import _register
 if TYPE_CHECKING:
     from atomic_celery.controlling import fleet_controller
     from atomic_celery.publishing import bulk, publish_many, publishing_in
+    from atomic_celery.roots import Budget, Root, root
 
-__all__ = ["bulk", "fleet_controller", "publish_many", "publishing_in"]
+_HOMES = {
+    "Budget": "roots",
+    "Root": "roots",
+    "bulk": "publishing",
+    "fleet_controller": "controlling",
+    "publish_many": "publishing",
+    "publishing_in": "publishing",
+    "root": "roots",
+}
+__all__ = ["Budget", "Root", "bulk", "fleet_controller", "publish_many", "publishing_in", "root"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # kombu imports this package while it is itself being imported, so what needs Celery is imported later.
-    if name in __all__:
-        module = "controlling" if name == "fleet_controller" else "publishing"
-        return getattr(importlib.import_module(f"atomic_celery.{module}"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"atomic_celery.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

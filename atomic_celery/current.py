@@ -24,7 +24,23 @@ class Running:
     """The `outbox.Outbox` of what is committed together with the end of the claim; None where nobody does that."""
 
 
+_root: ContextVar[str | None] = ContextVar("atomic_root", default=None)
 _running: ContextVar[Running | None] = ContextVar("atomic_running", default=None)
+
+
+def root() -> str | None:
+    """Return the root to which all belongs that is sent here; None: to its own, or its parent's."""
+    return _root.get()
+
+
+@contextmanager
+def in_root(root_id: str) -> Iterator[None]:
+    """Let all that is sent inside belong to that root."""
+    token = _root.set(root_id)
+    try:
+        yield
+    finally:
+        _root.reset(token)
 
 
 def running() -> Running | None:

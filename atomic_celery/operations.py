@@ -5,14 +5,16 @@ Each verb says what it did and what it left alone, and leaves a fleet event that
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from atomic_celery.store.fleet_events import Kind
+    from atomic_celery.store.roots import RootTerms
     from atomic_celery.store.store import Store
 
 BATCH = 500
@@ -140,6 +142,59 @@ def resign(store: Store, name: str, fence: int, *, asked_by: str) -> bool:
             store.terms.hand_over(name, fence)
             store.events.record("term-resigned", detail={"asked_by": asked_by, "term": name, "fence": fence})
     return ended
+
+
+@dataclass(frozen=True, slots=True)
+class RootDone:
+    """What became of a root."""
+
+    root: str
+    changed: bool
+    """False: it was so already, or it is cancelled for good."""
+
+
+def set_root(store: Store, root_id: str, terms: RootTerms, *, asked_by: str) -> RootDone:
+    """Let a root have these terms and no others; it is declared from now on.
+
+    Atomicity: the terms with their event.
+    """
+    with store.transaction():
+        store.roots.set(root_id, terms)
+        said = {name: value for name, value in dataclasses.asdict(terms).items() if value is not None}
+        store.events.record("root-changed", root=root_id, detail={**said, "asked_by": asked_by})
+    return RootDone(root_id, changed=True)
+
+
+def pause_root(store: Store, root_id: str, *, asked_by: str) -> RootDone:
+    """Let nothing of a root start from this call's return on; what runs goes on."""
+    return _turn_root(store, root_id, "paused", "root-paused", asked_by)
+
+
+def resume_root(store: Store, root_id: str, *, asked_by: str) -> RootDone:
+    """Let a paused root go on."""
+    return _turn_root(store, root_id, "running", "root-resumed", asked_by)
+
+
+def cancel_root(store: Store, root_id: str, *, grace_ms: int, asked_by: str) -> RootDone:
+    """End a root for good: what waits is revoked, what runs is told, and killed when *grace_ms* are over."""
+    return _turn_root(store, root_id, "cancelled", "root-cancelled", asked_by, grace_ms=grace_ms)
+
+
+def _turn_root(
+    store: Store,
+    root_id: str,
+    state: Literal["running", "paused", "cancelled"],
+    kind: Kind,
+    asked_by: str,
+    *,
+    grace_ms: int = 0,
+) -> RootDone:
+    with store.transaction():
+        changed = store.roots.turn(root_id, state, grace_ms=grace_ms)
+        if changed:
+            store.events.record(kind, root=root_id, detail={"asked_by": asked_by})
+    store.roots.adopt(root_id)  # what was being published meanwhile
+    return RootDone(root_id, changed)
 
 
 def _each_batch(

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery.app.base import Celery
+from celery.app.task import Task
+
+from atomic_celery import current
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -18,13 +21,16 @@ _TRIES = 3
 
 
 def install() -> None:
-    """Replace ``Celery.send_task``. Safe to repeat."""
+    """Replace ``Celery.send_task``, and let tasks speak of their roots. Safe to repeat."""
+    Task.spend, Task.is_cancelled = _spend, _is_cancelled  # type: ignore[attr-defined]
     sends_plainly: Callable[..., AsyncResult[Any]] = Celery.send_task
     if hasattr(sends_plainly, "knows_limits"):
         return
 
     def send_task(self: Celery, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """Send a task by its name, under the limits that it declares; see Celery's own."""
+        if (root_id := current.root()) is not None and options.get("root_id") is None:
+            options["root_id"] = root_id
         task = options.get("task_type") or self._tasks.get(name)  # type: ignore[attr-defined]
         if task is None or not publishes_here(self):
             return sends_plainly(self, name, args, kwargs, *rest, **options)
@@ -72,3 +78,17 @@ def publishes_here(app: Celery) -> bool:
     """Whether *app* sends its tasks through this package."""
     url = app.conf.broker_write_url or app.conf.broker_url or ""
     return "atomic" in str(url).partition("://")[0]
+
+
+def _spend(self: Any, *, cost: float = 0.0, tokens: int = 0) -> None:
+    """Report what this task has used of its root's budget; see `atomic_celery.roots.spend`."""
+    from atomic_celery import roots
+
+    roots.spend(self, cost=cost, tokens=tokens)
+
+
+def _is_cancelled(self: Any) -> bool:
+    """Whether this task's root is cancelled; see `atomic_celery.roots.is_cancelled`."""
+    from atomic_celery import roots
+
+    return roots.is_cancelled(self)

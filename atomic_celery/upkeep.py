@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from atomic_celery import clock
 from atomic_celery.config import Settings
+from atomic_celery.store.fleet_events import Kind
 from atomic_celery.store.records import Crashed
 from atomic_celery.store.store import Store
 
@@ -13,6 +14,7 @@ PROMOTE_AT_LEAST_EVERY_S = 60.0
 PROMOTE_AT_MOST_EVERY_S = 0.2
 EXPIRE_QUEUES_EVERY_S = 30.0
 EXPIRE_AT_ONCE = 1000
+SPENT_PERCENT = 100
 FOLD_TRAFFIC_EVERY_S = 300.0
 
 
@@ -53,6 +55,7 @@ class Upkeep:
         moved = now_s >= self._promote_at_s and self._promote(now_s)
         if now_s >= self._reclaim_at_s:
             self._reclaim_at_s = now_s + self._settings.recover_every_s * (2 if calm else 1)
+            self._tell_of_budgets()
             if crashed := self._store.messages.reclaim():
                 self._crashed(crashed)
                 moved = True
@@ -61,12 +64,20 @@ class Upkeep:
             self._expire_at_s = now_s + EXPIRE_QUEUES_EVERY_S
             self._store.queues.expire()
             self._store.limits.expire(EXPIRE_AT_ONCE)
+            self._store.roots.forget(EXPIRE_AT_ONCE)
             if self._store.results.expire(EXPIRE_AT_ONCE) == EXPIRE_AT_ONCE:
                 self._expire_at_s = now_s  # there is more
         if now_s >= self._fold_at_s:
             self._fold_at_s = now_s + FOLD_TRAFFIC_EVERY_S
             self._store.traffic.fold()
         return moved
+
+    def _tell_of_budgets(self) -> None:
+        """Record, once, that a root comes to the end of its budget, and that it is there."""
+        with self._store.transaction("budgets"):
+            for root_id, percent in self._store.roots.watch():
+                kind: Kind = "root-budget-exceeded" if percent >= SPENT_PERCENT else "root-warned"
+                self._store.events.record(kind, root=root_id, detail={"percent": percent})
 
     def _promote(self, now_s: float) -> bool:
         self._promoted_s = now_s

@@ -26,6 +26,7 @@ _MODULES = {
     "metrics": "metrics",
     "migrate": "schema",
     "queues": "queues",
+    "roots": "roots",
     "status": "status",
     "undrain": "hosts",
 }

@@ -26,9 +26,13 @@ from atomic_celery.store.records import (
     Untold,
     claimed_of,
 )
+from atomic_celery.store.roots import Roots
 
 Ring = Callable[[Sequence[int], int], object]
 """Wake up to so many sleepers of each of these queues."""
+
+CROWD = 500
+"""So many children of one root in one statement do not go ahead of what others publish after them: they take turns."""
 
 _WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
@@ -41,9 +45,9 @@ class Messages(Noun):
 
     noun = "messages"
 
-    def __init__(self, database: Database, ring: Ring, limits: Limits) -> None:
+    def __init__(self, database: Database, ring: Ring, limits: Limits, roots: Roots) -> None:
         super().__init__(database)
-        self._ring, self._limits = ring, limits
+        self._ring, self._limits, self._roots = ring, limits, roots
         self._max_crashes = database.settings.max_crashes
 
     def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
@@ -60,6 +64,7 @@ class Messages(Noun):
         """
         # Broadcasts, events and replies are no part of anybody's transaction: who waits for an answer needs them out.
         limit_ids = self._limits.resolve(message.limit for message in new if message.limit is not None)
+        self._open_crowded_roots(new)
         guest = self._database.guest()
         if guest is None or not (guest.is_sole or all(message.task_name for message in new)):
             return self._publish(new, limit_ids, wake=True)
@@ -247,6 +252,15 @@ class Messages(Noun):
         Atomicity: one statement; joins the caller's transaction.
         """
         return {row[0] for row in self._many("delete", ids=ids)}
+
+    def _open_crowded_roots(self, new: Sequence[NewMessage]) -> None:
+        """Let the children of a root that are published a great many at a time wait at its gate, and take turns."""
+        if len(new) >= CROWD:
+            children = Counter(message.root_id for message in new if message.root_id not in (None, message.task_id))
+            for root_id, count in children.items():
+                if count >= CROWD and root_id is not None:
+                    with self._database.apart():
+                        self._roots.open(root_id)
 
     def _publish(self, new: Sequence[NewMessage], limit_ids: Mapping[str, int], *, wake: bool) -> list[int | None]:
         if len(new) == 1 and not (new[0].due_ms or new[0].limit or new[0].unique_key):

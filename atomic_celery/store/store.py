@@ -21,6 +21,7 @@ from atomic_celery.store.queues import Queues
 from atomic_celery.store.reads import Reads
 from atomic_celery.store.results import Results
 from atomic_celery.store.revocations import Revocations
+from atomic_celery.store.roots import Roots
 from atomic_celery.store.schedules import Schedules
 from atomic_celery.store.schema import Schema
 from atomic_celery.store.searches import Searches
@@ -42,7 +43,8 @@ class Store:
         self.schema = Schema(database)
         self.queues = Queues(database)
         self.limits = Limits(database, self.queues.ring)
-        self.messages = Messages(database, self.queues.ring, self.limits)
+        self.roots = Roots(database, self.limits)
+        self.messages = Messages(database, self.queues.ring, self.limits, self.roots)
         self.hosts = Hosts(database)
         self.events = FleetEvents(database)
         self.revocations = Revocations(database)

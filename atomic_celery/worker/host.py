@@ -16,6 +16,7 @@ from atomic_celery.presence import Load, Presence
 from atomic_celery.store.records import Holder
 from atomic_celery.transport.broker import Broker, Tenure
 from atomic_celery.worker import limiting, replacing
+from atomic_celery.worker.cancelling import Cancelling
 from atomic_celery.worker.chronicle import Chronicle
 from atomic_celery.worker.hoarding import Hoarding, give_back
 from atomic_celery.worker.keeping import Keeping
@@ -53,7 +54,8 @@ class Host:
         self.hoarding = Hoarding(self)
         self.presence = Presence(self.store, identity, settings, worker.hostname, self._measure)
         self.presence.on_draining = lambda: self.call_soon(self.shutdown.drain, "asked")
-        self.keeping.keeper.beside = self.presence.report
+        self.cancelling = Cancelling(self)
+        self.keeping.keeper.beside = self._report
         self.tenure = broker.tenure = Tenure(
             self.holder, self.keeping.keeper, hooks=self.settling.hooks, started=self.roll.__contains__
         )
@@ -126,6 +128,12 @@ class Host:
         self.keeping.keeper.stop(timeout_s=1.0)
         self.broker.tenure = None
         self.identity.release()
+
+    def _report(self) -> float:
+        """Say that this host lives, and hear what of its work is cancelled. On the keeper's thread."""
+        wait_s = self.presence.report()
+        self.cancelling.look()
+        return wait_s
 
     def _measure(self) -> Load:
         """Look at what there is to report. On the keeper's thread: it only reads."""

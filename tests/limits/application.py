@@ -72,3 +72,36 @@ def once_retrying(self, times: int) -> int:
     if self.request.retries < times:
         raise self.retry(countdown=0)
     return self.request.retries
+
+
+@app.task(bind=True)
+def child(self, number: int, seconds: float = 0.1) -> int:
+    """Take some time, and say whose it was."""
+    _note(f"begin {number} {time.monotonic():.6f} {self.request.root_id}")
+    time.sleep(seconds)
+    _note(f"end {number} {time.monotonic():.6f} {self.request.root_id}")
+    return number
+
+
+@app.task(bind=True)
+def spender(self, cost: float) -> None:
+    """Cost something."""
+    self.spend(cost=cost, tokens=1)
+    _note(f"spent {cost}")
+
+
+@app.task(bind=True)
+def endless(self, listens: bool) -> str:
+    """Go on for ever, or until the root is cancelled."""
+    _note("begun")
+    while not (listens and self.is_cancelled()):
+        time.sleep(0.05)
+    _note("listened")
+    return "listened"
+
+
+@app.task(bind=True)
+def parent(self, count: int) -> None:
+    """Send children."""
+    for number in range(count):
+        child.delay(number)

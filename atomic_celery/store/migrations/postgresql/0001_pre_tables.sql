@@ -168,28 +168,29 @@ CREATE TABLE atomic_start (
 
 -- Workflows that somebody declared, steered, or published a great many messages of: others have no row.
 CREATE TABLE atomic_root (
-    id               text PRIMARY KEY,
-    limit_id         bigint NOT NULL CONSTRAINT atomic_root_limit UNIQUE,
-    declared         boolean NOT NULL,
-    state            text NOT NULL CONSTRAINT atomic_root_state
-                     CHECK (state IN ('running', 'paused', 'budget_exceeded', 'cancelled')),
-    labels           text NOT NULL DEFAULT '{}',
-    total            bigint,
-    budget_cost      double precision,
-    budget_tokens    bigint,
-    budget_ms        bigint,
-    warn_at_percent  integer NOT NULL DEFAULT 80,
-    warned           boolean NOT NULL DEFAULT false,
-    spent_cost       double precision NOT NULL DEFAULT 0,
-    spent_tokens     bigint NOT NULL DEFAULT 0,
-    ran_ms           bigint NOT NULL DEFAULT 0,
-    resumed_ms       bigint,
-    created_ms       bigint NOT NULL,
-    changed_ms       bigint NOT NULL,
-    cancel_ms        bigint,
-    cancel_until_ms  bigint
+    id              text PRIMARY KEY,
+    limit_id        bigint NOT NULL CONSTRAINT atomic_root_limit UNIQUE,
+    declared        boolean NOT NULL,
+    state           text NOT NULL CONSTRAINT atomic_root_state CHECK (state IN ('running', 'paused', 'cancelled')),
+    labels          text NOT NULL DEFAULT '{}',
+    max_running     integer,
+    budget_children bigint,
+    budget_cost     double precision,
+    budget_tokens   bigint,
+    budget_ms       bigint,
+    warn_at_percent integer NOT NULL DEFAULT 80,
+    told_percent    integer NOT NULL DEFAULT 0,
+    spent_cost      double precision NOT NULL DEFAULT 0,
+    spent_tokens    bigint NOT NULL DEFAULT 0,
+    ran_ms          bigint NOT NULL DEFAULT 0,
+    resumed_ms      bigint,
+    created_ms      bigint NOT NULL,
+    changed_ms      bigint NOT NULL,
+    cancel_until_ms bigint
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX atomic_root_created ON atomic_root (created_ms, id);
+CREATE INDEX atomic_root_cancelled ON atomic_root (limit_id) WHERE state = 'cancelled';
+CREATE INDEX atomic_root_watched ON atomic_root (id) WHERE told_percent < 100 AND declared;
 
 CREATE TABLE atomic_dead (
     message_id bigint PRIMARY KEY,

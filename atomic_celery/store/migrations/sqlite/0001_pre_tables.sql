@@ -142,28 +142,29 @@ CREATE TABLE atomic_start (
 
 -- Workflows that somebody declared, steered, or published a great many messages of: others have no row.
 CREATE TABLE atomic_root (
-    id               text PRIMARY KEY,
-    limit_id         integer NOT NULL CONSTRAINT atomic_root_limit UNIQUE,
-    declared         boolean NOT NULL,
-    state            text NOT NULL CONSTRAINT atomic_root_state
-                     CHECK (state IN ('running', 'paused', 'budget_exceeded', 'cancelled')),
-    labels           text NOT NULL DEFAULT '{}',
-    total            integer,
-    budget_cost      real,
-    budget_tokens    integer,
-    budget_ms        integer,
-    warn_at_percent  integer NOT NULL DEFAULT 80,
-    warned           boolean NOT NULL DEFAULT 0,
-    spent_cost       real NOT NULL DEFAULT 0,
-    spent_tokens     integer NOT NULL DEFAULT 0,
-    ran_ms           integer NOT NULL DEFAULT 0,
-    resumed_ms       integer,
-    created_ms       integer NOT NULL,
-    changed_ms       integer NOT NULL,
-    cancel_ms        integer,
-    cancel_until_ms  integer
+    id              text PRIMARY KEY,
+    limit_id        integer NOT NULL CONSTRAINT atomic_root_limit UNIQUE,
+    declared        boolean NOT NULL,
+    state           text NOT NULL CONSTRAINT atomic_root_state CHECK (state IN ('running', 'paused', 'cancelled')),
+    labels          text NOT NULL DEFAULT '{}',
+    max_running     integer,
+    budget_children integer,
+    budget_cost     real,
+    budget_tokens   integer,
+    budget_ms       integer,
+    warn_at_percent integer NOT NULL DEFAULT 80,
+    told_percent    integer NOT NULL DEFAULT 0,
+    spent_cost      real NOT NULL DEFAULT 0,
+    spent_tokens    integer NOT NULL DEFAULT 0,
+    ran_ms          integer NOT NULL DEFAULT 0,
+    resumed_ms      integer,
+    created_ms      integer NOT NULL,
+    changed_ms      integer NOT NULL,
+    cancel_until_ms integer
 );
 CREATE INDEX atomic_root_created ON atomic_root (created_ms, id);
+CREATE INDEX atomic_root_cancelled ON atomic_root (limit_id) WHERE state = 'cancelled';
+CREATE INDEX atomic_root_watched ON atomic_root (id) WHERE told_percent < 100 AND declared;
 
 CREATE TABLE atomic_dead (
     message_id integer PRIMARY KEY,

@@ -234,7 +234,9 @@ WITH held AS MATERIALIZED (
 SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, message.payload, taken.crashes,
        message.task_id,
        EXISTS (SELECT FROM atomic_revoked
-                WHERE task_id = message.task_id AND until_ms > {now_ms}),
+                WHERE task_id = message.task_id AND until_ms > {now_ms})
+       OR EXISTS (SELECT FROM atomic_root
+                   WHERE limit_id = taken.root_limit_id AND state = 'cancelled'),
        coalesce(message.expires_ms <= {now_ms}, false), taken.position, taken.limit_id, taken.root_limit_id
   FROM taken
  CROSS JOIN LATERAL (

@@ -209,7 +209,9 @@ UPDATE atomic_message
 SELECT picked.message_id, picked.fence, picked.queue_id, picked.priority, message.payload,
        picked.crashes, message.task_id,
        EXISTS (SELECT 1 FROM atomic_revoked
-                WHERE task_id = message.task_id AND until_ms > {now_ms}),
+                WHERE task_id = message.task_id AND until_ms > {now_ms})
+       OR EXISTS (SELECT 1 FROM atomic_root
+                   WHERE limit_id = message.root_limit_id AND state = 'cancelled'),
        coalesce(message.expires_ms <= {now_ms}, 0), picked.position, message.limit_id, message.root_limit_id
   FROM picked
   JOIN atomic_message AS message ON message.id = picked.message_id;

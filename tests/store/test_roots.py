@@ -1,0 +1,244 @@
+"""Roots: admitted, paid for, paused and cancelled as one; exact over all hosts, and cheap for who has none."""
+
+from __future__ import annotations
+
+from itertools import count as counting
+
+import pytest
+
+from atomic_celery import errors
+from atomic_celery.store.messages import CROWD
+from atomic_celery.store.roots import UNUSED_MS, RootTerms
+from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
+from tests.store.test_limits import Host
+
+_NUMBERS = counting()
+
+
+@pytest.fixture
+def alice(desk: Desk) -> Host:
+    """A holder."""
+    return Host(desk, ALICE)
+
+
+@pytest.fixture
+def bob(desk: Desk) -> Host:
+    """Another one."""
+    return Host(desk, BOB)
+
+
+def children(desk: Desk, root: str, count: int = 5, **facts: object) -> list[int]:
+    """Publish children of a root, one by one."""
+    return [desk.publish(task_id=f"{root}-{next(_NUMBERS)}", root_id=root, **facts) for _ in range(count)]
+
+
+def test_a_lone_message_has_no_row(desk: Desk) -> None:
+    desk.publish(task_id="t", root_id="t")
+
+    assert desk.store.roots.list() == []
+    assert len(desk.claim()) == 1
+
+
+def test_no_more_of_a_root_run_than_may(desk: Desk, alice: Host, bob: Host) -> None:
+    desk.store.roots.set("r", RootTerms(max_running=2))
+    children(desk, "r")
+
+    claimed = alice.claim()
+    assert len(claimed) == 2
+    assert bob.claim() == []
+    desk.messages.complete([claimed[0].held])
+    assert len(bob.claim()) == 1
+    view = desk.store.roots.get("r")
+    assert view is not None
+    assert (view.state, view.running, view.waiting, view.started, view.max_running) == ("running", 2, 2, 3, 2)
+
+
+def test_a_root_that_is_declared_later_counts_what_runs_and_what_waits(desk: Desk, alice: Host) -> None:
+    children(desk, "r", 4)
+    delayed = desk.publish(task_id="d", root_id="r", due_ms=desk.now_ms + 1000)
+    desk.publish(task_id="r", root_id="r")
+    running = desk.claim(limit=1)
+
+    desk.store.roots.set("r", RootTerms(max_running=2))
+
+    assert len(alice.claim()) == 1
+    desk.pass_ms(1000)
+    desk.messages.promote()
+    assert desk.state(delayed) == "limited"
+    desk.messages.complete([each.held for each in running])
+    assert len(alice.claim()) == 1
+    assert desk.store.roots.unfinished("r").total == 5
+
+
+def test_of_a_paused_root_nothing_starts(desk: Desk, alice: Host) -> None:
+    children(desk, "r", 3)
+    [running] = desk.claim(limit=1)
+
+    assert desk.store.roots.turn("r", "paused")
+    assert not desk.store.roots.turn("r", "paused")
+    children(desk, "r", 5)
+
+    assert alice.claim() == []
+    assert desk.messages.complete([running.held]) == {running.id}
+    assert desk.store.roots.turn("r", "running")
+    assert len(alice.claim()) == 7
+
+
+def test_a_cancelled_root_comes_out_as_revoked(desk: Desk, alice: Host) -> None:
+    desk.store.roots.set("r", RootTerms(max_running=1))
+    children(desk, "r", 3)
+    [running] = alice.claim()
+
+    assert desk.store.roots.turn("r", "cancelled", grace_ms=5000)
+
+    rest = alice.claim()
+    assert len(rest) == 2
+    assert all(claimed.revoked for claimed in rest)
+    assert not running.revoked
+    late = children(desk, "r", 4)[-1]
+    assert [claimed.revoked for claimed in alice.claim() if claimed.id == late] == [True]
+    assert desk.store.roots.cancelled_here(ALICE)[running.held] is False
+    desk.pass_ms(5000)
+    assert desk.store.roots.cancelled_here(ALICE)[running.held] is True
+    assert not desk.store.roots.turn("r", "running")
+
+
+def test_a_budget_of_children_is_exact(desk: Desk, alice: Host, bob: Host) -> None:
+    desk.store.roots.set("r", RootTerms(children=3))
+    children(desk, "r")
+
+    assert len(alice.claim(2)) + len(bob.claim()) == 3
+    view = desk.store.roots.get("r")
+    assert view is not None
+    assert view.state == "budget_exceeded"
+
+    desk.store.roots.set("r", RootTerms(children=4))
+    assert len(bob.claim()) == 1
+
+
+def test_what_started_once_costs_no_second_child(desk: Desk, alice: Host) -> None:
+    desk.store.roots.set("r", RootTerms(children=1))
+    children(desk, "r", 1)
+    [claimed] = alice.claim()
+    desk.messages.release([claimed.held])
+
+    # It may not start again all the same: a budget that is spent lets nobody through.
+    assert alice.claim() == []
+    desk.store.roots.set("r", RootTerms(children=2))
+    assert len(alice.claim()) == 1
+    view = desk.store.roots.get("r")
+    assert view is not None
+    assert view.started == 1
+
+
+def test_a_budget_is_spent_under_the_fence(desk: Desk, alice: Host) -> None:
+    desk.store.roots.set("r", RootTerms(cost=10.0, tokens=100))
+    children(desk, "r", 3)
+    [claimed] = alice.claim(1)
+
+    assert desk.store.roots.spend(claimed.held, cost=9.5, tokens=5) == "r"
+    assert len(alice.claim(1)) == 1
+    desk.store.roots.spend(claimed.held, cost=0.5, tokens=0)
+    view = desk.store.roots.get("r")
+
+    assert view is not None
+    assert (view.state, view.spent_cost, view.spent_tokens) == ("budget_exceeded", 10.0, 5)
+    assert alice.claim() == []
+    with pytest.raises(errors.LeaseLost, match="while spending"):
+        desk.store.roots.spend((claimed.id, claimed.fence + 1), cost=1, tokens=1)
+    desk.pass_ms(LEASE_MS)
+    with pytest.raises(errors.LeaseLost):
+        desk.store.roots.spend(claimed.held, cost=1, tokens=1)
+
+
+def test_who_has_no_row_spends_nothing(desk: Desk) -> None:
+    desk.publish(task_id="t", root_id="t")
+
+    assert desk.store.roots.spend(desk.claim_one().held, cost=1, tokens=1) is None
+
+
+def test_a_pause_does_not_count_as_time(desk: Desk, alice: Host) -> None:
+    desk.store.roots.set("r", RootTerms(duration_ms=10_000))
+    children(desk, "r")
+    desk.pass_ms(6000)
+    desk.store.roots.turn("r", "paused")
+    desk.pass_ms(60_000)
+    desk.store.roots.turn("r", "running")
+    desk.pass_ms(3999)
+    assert len(alice.claim(1)) == 1
+    desk.pass_ms(1)
+
+    assert alice.claim() == []
+    view = desk.store.roots.get("r")
+    assert view is not None
+    assert (view.state, view.ran_ms) == ("budget_exceeded", 10_000)
+
+
+def test_one_is_told_once_of_what_is_spent(desk: Desk, alice: Host) -> None:
+    desk.store.roots.set("r", RootTerms(children=5))
+    children(desk, "r")
+    assert desk.store.roots.watch() == []
+    alice.claim(4)
+    assert desk.store.roots.watch() == [("r", 80)]
+    assert desk.store.roots.watch() == []
+    alice.claim(1)
+    assert desk.store.roots.watch() == [("r", 100)]
+    assert desk.store.roots.watch() == []
+
+
+def test_a_crowd_keeps_nobody_waiting(desk: Desk, alice: Host) -> None:
+    """Neither a lone task nor another root of the same priority waits for a great many children."""
+    desk.messages.publish([desk.new(task_id=f"c{number}", root_id="crowd") for number in range(CROWD)])
+    lone = desk.publish(task_id="lone", root_id="lone")
+    desk.messages.publish([desk.new(task_id=f"o{number}", root_id="other") for number in range(CROWD)])
+    alice.turn(limit=0)
+
+    order = [claimed.task_id or "" for _ in range(9) for claimed in alice.claim(1)]
+
+    assert "lone" in order[:2]
+    assert desk.state(lone) == "running"
+    rest = [name[0] for name in order if name != "lone"]
+    assert rest == ["c", "o"] * 4 or rest == ["o", "c"] * 4
+
+
+def test_a_crowd_is_forgotten_when_it_is_gone(desk: Desk, alice: Host) -> None:
+    desk.messages.publish([desk.new(task_id=f"c{number}", root_id="crowd") for number in range(CROWD)])
+    desk.pass_ms(UNUSED_MS + 1)
+    assert desk.store.roots.forget(10) == 0
+    desk.messages.complete([claimed.held for claimed in alice.claim(CROWD)])
+
+    assert desk.store.roots.forget(10) == 1
+    assert desk.store.roots.list() == []
+
+
+def test_roots_are_read_a_page_at_a_time(desk: Desk) -> None:
+    for number in range(5):
+        desk.store.roots.set(f"r{number}", RootTerms(labels={"team": "a"}))
+        desk.pass_ms(1)
+    desk.store.roots.turn("r1", "paused")
+
+    first = desk.store.roots.list(limit=2)
+    last = first[-1]
+    rest = desk.store.roots.list(before=(last.created_ms, last.id))
+
+    assert [view.id for view in [*first, *rest]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert [view.id for view in desk.store.roots.list(state="paused")] == ["r1"]
+    assert first[0].labels == {"team": "a"}
+
+
+def test_the_children_of_a_root_are_read_a_page_at_a_time(desk: Desk) -> None:
+    ids = children(desk, "r", 4)
+    desk.publish(task_id="other", root_id="other")
+    desk.claim(limit=1)
+
+    first = desk.store.roots.children("r", limit=2)
+    rest = desk.store.roots.children("r", before=first[-1].id)
+
+    assert [child.id for child in [*first, *rest]] == ids[::-1]
+    assert rest[-1].state == "running"
+
+
+@pytest.mark.parametrize("terms", [{"max_running": 0}, {"cost": -1.0}, {"children": 0}, {"warn_at_percent": 0}])
+def test_terms_that_make_no_sense_are_refused(terms: dict[str, float]) -> None:
+    with pytest.raises(errors.ConfigError, match=next(iter(terms))):
+        RootTerms(**terms)  # type: ignore[arg-type]
