@@ -6,14 +6,14 @@ learns of ``-P atomic``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from celery.bin.base import handle_preload_options
 
-from atomic_celery import _register, config
-from atomic_celery.cli import session
+from atomic_celery import _register
+from atomic_celery.cli import database_options, session
 from atomic_celery.cli.group import LazyGroup
 
 _MODULES = {
@@ -37,29 +37,16 @@ _MODULES = {
     modules={command: f"{__name__}.{module}" for command, module in _MODULES.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--prefix", metavar="PREFIX", help="Prefix of the tables (default: atomic).")
-@click.option("--password-file", type=click.Path(), help="File with the database password.")
-@click.option("--token-file", type=click.Path(), help="File with a password that changes.")
-@click.option("--auth", type=click.Choice(config.CLOUDS), help="Use this machine's identity in its cloud.")
+@database_options.accept
 @click.pass_context
 @handle_preload_options
-def atomic(
-    ctx: click.Context,
-    prefix: str | None,
-    password_file: str | None,
-    token_file: str | None,
-    auth: str | None,
-    **_preload: object,
-) -> None:
+def atomic(ctx: click.Context, **options: Any) -> None:
     """Look after the fleet that shares the database of the app's broker_url.
 
     Exit codes: 0 done; 1 the set-up is wrong, the store is in trouble, or something asked for was not done;
     64 the command was used wrongly.
     """
-    options = {"prefix": prefix, "password_file": password_file, "token_file": token_file, "auth": auth}
-    # Programs that a command starts, as workers on this machine, find the same database.
-    os.environ.update({f"ATOMIC_{name.upper()}": value for name, value in options.items() if value is not None})
-    session.begin(ctx, options)
+    session.begin(ctx, database_options.taken(options))
 
 
 def run(arguments: Sequence[str], *, url: str, name: str) -> None:

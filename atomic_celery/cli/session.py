@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from atomic_celery import config, errors
+from atomic_celery.cli import database_options
 from atomic_celery.cli.output import Output
 from atomic_celery.lines import Lines
 
@@ -91,14 +92,16 @@ def begin(ctx: click.Context, options: Mapping[str, str | None]) -> None:
 
 
 def command(function: Command) -> Command:
-    """Pass the session first, and take ``--json``."""
+    """Pass the session first, and take ``--json`` and what the group takes."""
 
+    @database_options.accept
     @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
     @click.pass_context
     @functools.wraps(function)
     def with_session(ctx: click.Context, /, as_json: bool, **arguments: Any) -> Any:
         session = session_of(ctx)
         session.output.as_json = as_json
+        session.choose(**database_options.taken(arguments))
         return function(session, **arguments)
 
     return with_session  # type: ignore[return-value]

@@ -65,6 +65,7 @@ def test_help_is_no_error(cli: CommandLine) -> None:
     [
         (("--prefix", "Bad", "status"), "prefix must be 1 to 24 characters"),
         (("--password-file", "a", "--token-file", "b", "status"), "exactly one credential"),
+        (("--password-file", "a", "status", "--auth", "aws"), "exactly one credential"),
     ],
 )
 def test_a_wrong_setting_ends_with_1(cli: CommandLine, words: tuple[str, ...], says: str) -> None:
@@ -149,6 +150,8 @@ def test_the_password_may_be_in_a_file(postgres_url: str, tmp_path: Path, option
     secret.chmod(0o600)
     bare = url._replace(netloc=f"{url.username}@{url.hostname}:{url.port}").geturl()
 
-    run = project(tmp_path, f"atomic+{bare}")(option, str(secret), "migrate")
+    cli = project(tmp_path, f"atomic+{bare}")
 
-    assert run.returncode == 0, run.stderr
+    for words in ((option, str(secret), "migrate"), ("status", option, str(secret))):
+        run = cli(*words)
+        assert run.returncode == 0, run.stderr
