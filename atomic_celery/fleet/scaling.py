@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from atomic_celery.fleet.policy import Policy
-    from atomic_celery.store.loads import Slots, Work
+    from atomic_celery.store.loads import Gate, Slots
     from atomic_celery.store.store import Store
 
 COUNT_BOUND = 50_000
 """Where counting stops, unless the most hosts that are allowed could run more at once."""
+GATES_BOUND = 10_000
+"""At how many gates of a queue is looked; a gate is a pair of limits: of a task or its key, and of a workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,28 @@ def read(store: Store, policy: Policy, queues: Sequence[str] | None = None) -> S
     """
     bound = max(COUNT_BOUND, policy.max_hosts * policy.workers_per_host)
     work = store.loads.work(queues, bound)
+    gates = store.loads.gated(queues, bound, GATES_BOUND)
     slots = store.loads.slots(round(store.settings.stale_after_s * 1000))
     since_ms = work.waiting_since_ms
     return compute(
-        loads_of(work, bound),
+        [Load(ready=min(work.ready + work.due + passing(gates), bound), running=min(work.running, bound))],
         slots,
         policy,
         oldest_ms=0 if since_ms is None else max(0, work.now_ms - since_ms),
-        exact=max(work.ready, work.due, work.running) <= bound,
+        exact=max(work.ready, work.due, work.running) <= bound and len(gates) < GATES_BOUND,
     )
 
 
-def loads_of(work: Work, bound: int) -> list[Load]:
-    """Say what was counted as loads."""
-    return [Load(ready=min(work.ready + work.due, bound), running=min(work.running, bound))]
+def passing(gates: Iterable[Gate]) -> int:
+    """Say how many of the messages at gates could pass now, were there a slot for each. Pure."""
+    rooms: dict[int, int] = {}
+    passed = 0
+    for gate in gates:
+        limits = {gate.limit_id: gate.room, gate.root_limit_id: gate.root_room}
+        known = [limit for limit, room in limits.items() if limit is not None and room is not None]
+        left = [rooms.setdefault(limit, limits[limit] or 0) for limit in known]
+        count = max(0, min([gate.waiting, *left]))
+        passed += count
+        for limit in known:
+            rooms[limit] -= count
+    return passed

@@ -25,6 +25,18 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """Messages that wait at one gate, and how many each of its limits lets through now."""
+
+    waiting: int
+    """No more than the bound."""
+    limit_id: int | None
+    room: int | None
+    root_limit_id: int | None
+    root_room: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """The hosts that reported lately."""
 
@@ -46,6 +58,12 @@ class Loads(Noun):
         since = [at_ms for at_ms in (ready_since_ms, due_since_ms) if at_ms is not None]
         return Work(int(ready), due, running, int(lapsed), min(since, default=None), now_ms)
 
+    def gated(self, queues: Sequence[str] | None, bound: int, gates: int) -> list[Gate]:
+        """Return what waits for limits in these queues, or in all: up to so many *gates* a queue."""
+        names = None if queues is None else list(queues)
+        rows = self._many("gated", queues=names, bound=bound, lanes=gates)
+        return [Gate(row[0], row[1], _count(row[2]), row[3], _count(row[4])) for row in rows]
+
     def slots(self, stale_ms: int) -> Slots:
         """Count the hosts that have reported within *stale_ms*, and their slots."""
         [row] = self._many("slots", stale_ms=stale_ms)
@@ -54,3 +72,7 @@ class Loads(Noun):
     def holders(self) -> frozenset[str]:
         """Return the ids of all who hold a message."""
         return frozenset(row[0] for row in self._many("holders"))
+
+
+def _count(value: object) -> int | None:
+    return None if value is None else int(str(value))  # a sum is a Decimal with some drivers

@@ -18,7 +18,11 @@ INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, pay
 SELECT 1 + n % 20, 'task-' || n, 'proj.work', 'root-' || n % 10000, n % 10, repeat('x', 300), 1700000000000 + n
   FROM generate_series(1, 1000000) AS n;
 INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crashes)
-SELECT id, queue_id, priority, id, 0, 0 FROM atomic_message WHERE id <= 900000;
+SELECT id, queue_id, priority, id, 0, 0 FROM atomic_message WHERE id <= 800000;
+INSERT INTO atomic_limit (name, max_running, used_ms) SELECT 'root-' || n, 8, 0 FROM generate_series(1, 10000) AS n;
+INSERT INTO atomic_gated (message_id, queue_id, lane, root_limit_id, priority, position, fence, crashes)
+SELECT id, 1, '0/' || (1 + id % 10000), 1 + id % 10000, priority, id, 0, 0
+  FROM atomic_message WHERE id > 800000 AND id <= 900000;
 INSERT INTO atomic_delayed (message_id, queue_id, priority, due_ms, fence, crashes)
 SELECT id, queue_id, priority, 1700000000000 + id * 4000, 0, 0 FROM atomic_message WHERE id > 900000 AND id <= 990000;
 INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes, holder, boot, claimed_ms,

@@ -10,11 +10,12 @@ from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.scaling import Load, compute, desired_hosts
 from atomic_celery.store.hosts import HostReport
-from atomic_celery.store.loads import Slots
+from atomic_celery.store.loads import Gate, Slots
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder
 from tests.store.desk import LEASE_MS, Desk
 from tests.store.test_hosts import host
+from tests.store.test_limits import ONE, THREE_A_MINUTE, TWO, Host, limited
 
 NOBODY = Slots(0, 0, 0)
 
@@ -170,3 +171,33 @@ def test_those_who_hold_something(desk: Desk) -> None:
     desk.publish()
     desk.claim(Holder("h1", "b1"))
     assert desk.store.loads.holders() == {"h1"}
+
+
+@pytest.mark.parametrize(
+    ("gates", "passed"),
+    [
+        ([], 0),
+        ([Gate(5, None, None, None, None)], 5),
+        ([Gate(5, 1, 3, None, None)], 3),
+        ([Gate(5, 1, 3, 2, 1)], 1),
+        ([Gate(5, 1, 0, None, None)], 0),
+        ([Gate(2, 1, 3, 8, 9), Gate(2, 1, 3, 9, 9)], 3),  # two workflows share the limit of a task
+        ([Gate(2, 1, 3, 8, 2), Gate(2, 2, 3, 8, 2)], 2),  # two tasks share that of a workflow
+        ([Gate(2, 1, -1, None, None)], 0),  # the limit was lowered
+    ],
+)
+def test_what_could_pass_the_gates(gates: list[Gate], passed: int) -> None:
+    assert scaling.passing(gates) == passed
+
+
+def test_what_waits_for_a_limit_counts_as_far_as_the_limit_lets_it(desk: Desk) -> None:
+    alice = Host(desk)
+    limited(desk, ONE, 5)
+    limited(desk, TWO, 5)
+    limited(desk, THREE_A_MINUTE, 5)
+    signal = read(desk)
+    assert (signal.demand, signal.queue_depth, signal.exact) == (1 + 2 + 3, 6, True)
+    assert len(alice.claim()) == 6
+    signal = read(desk)
+    assert (signal.demand, signal.queue_depth, signal.running) == (6, 0, 6)
+    assert read(desk, queues=["elsewhere"]).demand == 0

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from atomic_celery.fleet import scaling
+from atomic_celery.fleet.policy import Policy
 from atomic_celery.gate import Gate, choose
 from atomic_celery.store.hosts import NewHost
 from atomic_celery.store.limits import UNUSED_MS
@@ -440,11 +442,11 @@ def test_as_much_limited_work_counts_as_more_hosts_could_start(desk: Desk, alice
     limited(desk, TWO, 5)
     limited(desk, Limit("wide", "wide", max_running=100), 3)
     desk.publish()
-    assert desk.store.loads.work(None, 1000).ready == 2 + 3 + 1
+    assert scaling.read(desk.store, Policy()).demand == 2 + 3 + 1
 
     alice.claim(1)
     alice.claim(4)
 
-    work = desk.store.loads.work(None, 1000)
-    assert work.running == 5
-    assert work.ready + work.running == 6
+    signal = scaling.read(desk.store, Policy())
+    assert signal.running == 5
+    assert signal.demand == 6

@@ -6,7 +6,6 @@
 -- name: work :one
 -- Ready messages and delayed ones that are due, running ones, those of them whose lease ran out, and since when the
 -- one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait all the same.
--- Of those at gates as many count as ready as their limits would let run: more hosts could do nothing for the others.
 WITH queue AS (
     SELECT id
       FROM atomic_queue
@@ -20,26 +19,7 @@ WITH queue AS (
              LIMIT :bound + 1) AS capped
 )
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped)
-       + (SELECT coalesce(sum(least(n,
-                     CASE WHEN l.id IS NULL THEN n
-                          WHEN NOT l.is_open THEN 0
-                          ELSE greatest(coalesce(l.max_running - running_n, l.rate_starts, n), 0) END,
-                     CASE WHEN r.id IS NULL THEN n
-                          WHEN NOT r.is_open THEN 0
-                          ELSE coalesce(r.max_running, n) END)), 0)
-            FROM (SELECT limit_id, root_limit_id, count(*) AS n,
-                         (SELECT count(*)
-                            FROM atomic_admitted AS a
-                            JOIN atomic_claim AS c ON c.message_id = a.message_id AND c.fence = a.fence
-                           WHERE a.limit_id = capped.limit_id) AS running_n
-                    FROM (SELECT limit_id, root_limit_id
-                            FROM atomic_gated
-                           WHERE queue_id IN (SELECT id FROM queue)
-                           LIMIT :bound + 1) AS capped
-                   GROUP BY limit_id, root_limit_id) AS waiting
-            LEFT JOIN atomic_limit AS l ON l.id = waiting.limit_id
-            LEFT JOIN atomic_limit AS r ON r.id = waiting.root_limit_id) AS ready,
+          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped) AS ready,
        (SELECT count(*)
           FROM (SELECT 1
                   FROM atomic_delayed
@@ -73,3 +53,65 @@ SELECT count(*), coalesce(sum(busy), 0),
 -- name: holders :many
 -- Everybody who holds a message, also under a lease that ran out and that nobody has reclaimed yet.
 SELECT DISTINCT holder FROM atomic_claim;
+
+-- name: gated :many
+-- What waits at gates, up to :lanes of them a queue, one row each: how many messages (no more than *bound*, or than
+-- might pass), and its two limits with how much room each of them has.
+WITH RECURSIVE queue AS (
+    SELECT id
+      FROM atomic_queue
+     WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
+       AND (:queues::text IS NULL OR name IN (SELECT json_array_elements_text(:queues::json)))
+), lane (queue_id, lane, turn) AS (
+    SELECT queue.id,
+           (SELECT gated.lane FROM atomic_gated AS gated WHERE gated.queue_id = queue.id
+             ORDER BY gated.lane LIMIT 1), 1
+      FROM queue
+    UNION ALL
+    SELECT lane.queue_id,
+           (SELECT gated.lane FROM atomic_gated AS gated
+             WHERE gated.queue_id = lane.queue_id AND gated.lane > lane.lane
+             ORDER BY gated.lane LIMIT 1), lane.turn + 1
+      FROM lane
+     WHERE lane.lane IS NOT NULL AND lane.turn < :lanes
+), looked AS MATERIALIZED (
+    SELECT lane.queue_id, lane.lane, head.limit_id, head.root_limit_id
+      FROM lane
+     CROSS JOIN LATERAL (
+           SELECT limit_id, root_limit_id
+             FROM atomic_gated
+            WHERE queue_id = lane.queue_id AND atomic_gated.lane = lane.lane
+            ORDER BY priority DESC, position
+            LIMIT 1) AS head
+     WHERE lane.lane IS NOT NULL
+), running AS MATERIALIZED (
+    SELECT admitted.limit_id, count(*) AS n
+      FROM atomic_admitted AS admitted
+      JOIN atomic_claim AS claim ON claim.message_id = admitted.message_id AND claim.fence = admitted.fence
+     GROUP BY admitted.limit_id
+), started AS MATERIALIZED (
+    SELECT limits.id AS limit_id, sum(start.starts) AS n
+      FROM atomic_limit AS limits
+      JOIN atomic_start AS start ON start.limit_id = limits.id AND start.at_ms > (SELECT {now_ms}) - limits.rate_ms
+     GROUP BY limits.id
+), room AS MATERIALIZED (
+    SELECT limits.id,
+           CASE WHEN NOT limits.is_open OR limits.closes_ms <= (SELECT {now_ms}) THEN 0 ELSE least(
+               :bound::bigint,
+               coalesce(limits.quota - limits.started, :bound::bigint),
+               coalesce(limits.max_running - coalesce(running.n, 0), :bound::bigint),
+               coalesce(limits.rate_starts - coalesce(started.n, 0), :bound::bigint)) END AS room
+      FROM atomic_limit AS limits
+      LEFT JOIN running ON running.limit_id = limits.id
+      LEFT JOIN started ON started.limit_id = limits.id
+     WHERE limits.id IN (SELECT limit_id FROM looked UNION SELECT root_limit_id FROM looked)
+)
+SELECT waiting.n, looked.limit_id, by_task.room, looked.root_limit_id, by_root.room
+  FROM looked
+  LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
+  LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS n
+         FROM (SELECT FROM atomic_gated
+                WHERE queue_id = looked.queue_id AND atomic_gated.lane = looked.lane
+                LIMIT greatest(0, least(:bound::bigint, by_task.room, by_root.room))) AS capped) AS waiting;
