@@ -16,8 +16,6 @@ from celery._state import get_current_task
 from celery.exceptions import ChordError
 from celery.exceptions import TimeoutError as TooLate
 from celery.result import allow_join_result
-from django_celery_results import models
-from django_celery_results.backends import database
 
 from atomic_celery import current, django_connection, errors
 from atomic_celery.results import chords
@@ -26,6 +24,15 @@ from atomic_celery.results.place import Place
 from atomic_celery.store import Store
 from atomic_celery.store.django_results import LOCAL, UTC, CounterClosed, CounterOpened, CounterPart, TaskRow
 from atomic_celery.transport import continuing
+
+try:
+    from django_celery_results import models
+    from django_celery_results.backends import database
+except Exception as error:
+    raise errors.ConfigError(
+        f"result_backend = \"atomic+django-db\" cannot be used: {error}; install 'atomic_celery[django]', set "
+        "DJANGO_SETTINGS_MODULE, and add 'django_celery_results' to INSTALLED_APPS"
+    ) from error
 
 Base: Any = database.DatabaseBackend
 ChordCounter: Any = models.ChordCounter  # type: ignore[attr-defined]  # unknown to its stub

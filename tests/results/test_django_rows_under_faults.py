@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 from celery import Signature, chord
 
 from tests.results.conftest import DJANGO, NewFleet, in_django, signature
-from tests.support.workers import Fleet
+from tests.support.workers import ROOT, Fleet
 
 WAIT_S = 60
 
@@ -90,3 +93,20 @@ def test_rows_in_another_database_are_written_before_the_task_is_settled(
         fleet.worker("heir").start()
         assert whole.get(timeout=WAIT_S) == [2, 4]
         fleet.wait_until(lambda: not fleet.unfinished())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [("", "settings are not configured"), ("tests.results.bare_site", "in an application in INSTALLED_APPS")],
+)
+def test_what_is_missing_is_said(tmp_path: Path, settings: str, says: str) -> None:
+    program = "from celery import Celery; Celery('x', broker='memory://', backend='atomic+django-db').backend"
+    if settings:
+        program = f"import django; django.setup(); {program}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": settings}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1].replace("\\", "")
+    assert says in last
+    assert "add 'django_celery_results' to INSTALLED_APPS" in last
