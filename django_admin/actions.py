@@ -60,6 +60,8 @@ class Action:
     """What is said before it is done; empty: it is done at once."""
     fields: tuple[Field, ...] = ()
     destroys: bool = False
+    prefill: Callable[[Store, str], Mapping[str, object]] | None = None
+    """What stands in the fields when there is one target; None: their defaults."""
 
     @property
     def asks(self) -> bool:

@@ -9,11 +9,13 @@ from django_admin.events import EventPage
 from django_admin.hosts import HostPage
 from django_admin.messages import MessagePage
 from django_admin.overview import OverviewPage
+from django_admin.roots import RootPage
 from django_admin.terms import TermPage
 
 PAGES = {
     models.Overview: OverviewPage,
     models.Host: HostPage,
+    models.Root: RootPage,
     models.Message: MessagePage,
     models.FleetEvent: EventPage,
     models.Term: TermPage,

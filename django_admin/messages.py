@@ -11,6 +11,7 @@ from atomic_celery.operations import Done
 from atomic_celery.store.reads import Filter, State
 from atomic_celery.store.searches import Found
 from atomic_celery.store.store import Store
+from django_admin import models
 from django_admin.actions import Action, Asked, Field, Outcome
 from django_admin.pages import MOST_COUNTED, Context, FleetPage, filters, is_number, pager
 from django_admin.results import result_url
@@ -128,6 +129,7 @@ class MessagePage(FleetPage):
             "call": payload.read(text, store.settings.mask),
             "crashes": store.reads.crashes(message.id),
             "note": status.where(message, store.now_ms()),
+            "root_url": self.address_of(request, models.Root, message.root_id) if message.root_id else None,
             "result_url": result_url(message.task_id),
         }
 

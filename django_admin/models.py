@@ -100,6 +100,31 @@ class Host(FleetModel):
         return str(self.name)
 
 
+class Root(FleetModel):
+    """A workflow that was declared or steered."""
+
+    id = models.TextField(primary_key=True)
+    state = models.TextField()
+    max_running = models.IntegerField(null=True)
+    created_ms = models.BigIntegerField()
+    changed_ms = models.BigIntegerField()
+
+    class Meta:
+        app_label = LABEL
+        managed = False
+        db_table = _table("root")
+        default_permissions = ("view",)
+        permissions = (
+            ("operate_root", "Can steer roots: everything below"),
+            ("pause_root", "Can pause and resume roots"),
+            ("set_root", "Can change the limits and budgets of roots"),
+            ("cancel_root", "Can cancel roots"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class Message(FleetModel):
     """An unfinished message."""
 

@@ -21,7 +21,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from atomic_celery import errors, payload
 from atomic_celery.store.store import Store
 from django_admin import actions, models, project
-from django_admin.actions import Action, Asked
+from django_admin.actions import Action, Asked, Field
 from django_admin.apps import LABEL
 
 REFRESH_MS = 5000
@@ -100,12 +100,12 @@ class FleetPage(admin.ModelAdmin):
         name = f"{self.admin_site.name}:{LABEL}_{self.opts.model_name}_{what}"
         return str(reverse(name, args=() if key is None else (quote(key),)))
 
-    def address_of(self, request: HttpRequest, model: Any) -> str | None:
+    def address_of(self, request: HttpRequest, model: Any, key: str | None = None) -> str | None:
         """Return the address of another of the fleet's pages; None: it is not here, or not for this user."""
         page = self.admin_site._registry.get(model)
         if not isinstance(page, FleetPage) or not page.has_view_permission(request):
             return None
-        return page.address("changelist")
+        return page.address("changelist") if key is None else page.address("change", key)
 
     def live_view(self, request: HttpRequest, object_id: str | None = None) -> HttpResponse:
         """Send the part of a page that changes, as JSON."""
@@ -204,10 +204,16 @@ class FleetPage(admin.ModelAdmin):
         return there if is_here else self.address("changelist")
 
     def _ask(self, request: HttpRequest, action: Action, targets: tuple[str, ...], back: str) -> HttpResponse:
+        try:
+            fields = _filled(action, targets)
+        except (errors.AtomicError, DatabaseError) as error:
+            messages.error(request, f"Nothing was done: {explained(error)}")
+            return redirect(back)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "title": f"{action.label}?",
+            "fields": fields,
             "page": self,
             "action": action,
             "targets": targets,
@@ -248,6 +254,15 @@ class FleetPage(admin.ModelAdmin):
     @staticmethod
     def _allows(request: HttpRequest) -> Callable[[Action], bool]:
         return lambda action: action.allowed(request)
+
+
+def _filled(action: Action, targets: tuple[str, ...]) -> list[tuple[Field, object]]:
+    """Return an action's fields with what stands in them at first."""
+    said: Mapping[str, object] = {}
+    if action.prefill is not None and len(targets) == 1:
+        with project.looking() as store:
+            said = action.prefill(store, targets[0])
+    return [(field, "" if (there := said.get(field.name, field.default)) is None else there) for field in action.fields]
 
 
 def explained(error: Exception) -> str:

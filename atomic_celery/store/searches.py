@@ -37,6 +37,18 @@ class HeldView:
     lease_until_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """An unfinished message of a root."""
+
+    id: int
+    task_id: str | None
+    task_name: str | None
+    parent_id: str | None
+    """The task that sent it; it may have ended."""
+    state: str
+
+
 class Searches(Noun):
     """Looks at messages. None reads more rows than it was told to."""
 
@@ -61,3 +73,7 @@ class Searches(Noun):
     def held_by(self, host_ids: Sequence[str], limit: int = _MOST_HELD) -> list[HeldView]:
         """Return what these hosts hold, by host and in the order in which it was claimed, at most *limit*."""
         return [HeldView(*row) for row in self._many("held_by", host_ids=list(host_ids), limit=limit)]
+
+    def family(self, root_id: str, limit: int) -> list[Relative]:
+        """Return the newest unfinished messages of a root and its own, the latest first, at most *limit* + 1."""
+        return [Relative(*row) for row in self._many("family", root_id=root_id, limit=limit)]

@@ -31,5 +31,5 @@ class Migration(migrations.Migration):
     initial = True
     operations: ClassVar = [
         migrations.RunPython(make_tables, migrations.RunPython.noop),
-        *map(_unmanaged, (models.Overview, models.Host, models.Message, models.FleetEvent, models.Term)),
+        *map(_unmanaged, (models.Overview, models.Host, models.Root, models.Message, models.FleetEvent, models.Term)),
     ]

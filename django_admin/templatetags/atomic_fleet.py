@@ -52,9 +52,3 @@ def said(value: Any, longest: int = _LONGEST) -> str:
 def counted(value: int, at_least: bool = False) -> str:
     """Write a count with its thousands apart, and a plus where it is only a lower bound."""
     return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if at_least else "")
-
-
-@register.filter
-def entry(mapping: Any, key: Any) -> Any:
-    """Return the entry of a mapping under a key that is a variable."""
-    return mapping.get(key)

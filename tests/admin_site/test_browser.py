@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, expect
 from atomic_celery import operations
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
+from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
 from tests.admin_site.people import PEOPLE
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 expect.set_options(timeout=20_000)
 
-PAGES = ("overview/", "host/", "message/", "fleetevent/", "term/")
+PAGES = ("overview/", "host/", "root/", "message/", "fleetevent/", "term/")
 
 
 @dataclass
@@ -263,6 +264,44 @@ def test_a_host_is_drained_and_leaves(scene: Scene, visit: Visit) -> None:
         expect(page.locator(f"[data-host='{host.id}']")).to_have_count(0)
     operations.undrain(scene.store, host.id, asked_by="test")
     operations.delete(scene.store, [scene.message_of(later)], asked_by="test")
+
+
+def test_a_root_is_paused_resumed_and_cancelled_while_its_tasks_end(busy: Scene, visit: Visit) -> None:
+    root = f"import {uuid4()}"
+    operations.set_root(busy.store, root, RootTerms(max_running=1), asked_by="test")
+    first, second, third = (busy.wait_task(f"{root} {number}", root_id=root) for number in range(3))
+    busy.wait_state(first, "running")
+    visitor = visit()
+    page = visitor.go("root/")
+
+    def steer(action: str, **fields: str) -> str:
+        page.get_by_label(f"Select root {root}").check()
+        page.get_by_role("button", name=action, exact=False).first.click()
+        for label, value in fields.items():
+            page.get_by_label(label).fill(value)
+        if page.get_by_role("heading", name=f"{action}?").count():
+            page.get_by_role("button", name=action).click()
+        return visitor.said()
+
+    assert f"Paused 1 root: {root}." in steer("Pause")
+    busy.open_gate(f"{root} 0")
+    busy.wait_state(first, None)
+    lone = busy.wait_task("lone")  # there is a slot, and whoever may start starts
+    busy.open_gate("lone")
+    busy.wait_state(lone, None)
+    assert {busy.state(second), busy.state(third)} == {"limited"}
+    assert f"Resumed 1 root: {root}." in steer("Resume")
+    busy.wait_state(second, "running")
+    page.get_by_role("link", name=root).click()
+    expect(page.locator(".fleet-tree")).to_contain_text("shop.wait")
+    expect(page.locator(".fleet-timeline")).to_contain_text("root-paused")
+    assert visitor.violations() == []
+    visitor.go("root/")
+    busy.open_gate(f"{root} 1")  # it ends while it is cancelled, by itself or not
+    assert f"Cancelled 1 root: {root}." in steer("Cancel", Grace="1")
+    for task in (second, third):
+        busy.wait_state(task, None)
+    assert f"Not done for 1 root: {root}. It was cancelled before" in steer("Cancel")
 
 
 def test_a_term_is_ended(scene: Scene, visit: Visit) -> None:

@@ -62,6 +62,11 @@ INSERT INTO atomic_ready (message_id, queue_id, priority, position, fence, crash
 SELECT id, queue_id, priority, id, 0, 0
   FROM atomic_message WHERE id > {hosts} * 6 AND id % 100 <> 0 AND id % 20 <> 1;
 
+INSERT INTO atomic_limit (name, used_ms) SELECT 'root:root-' || n, 0 FROM generate_series(0, {roots} - 1) AS n;
+INSERT INTO atomic_root (id, limit_id, declared, state, max_running, budget_children, created_ms, changed_ms)
+SELECT 'root-' || n, l.id, true, 'running', 8, 1000, n, n
+  FROM generate_series(0, {roots} - 1) AS n JOIN atomic_limit AS l ON l.name = 'root:root-' || n;
+
 INSERT INTO atomic_fleet_event (at_ms, kind, host, detail)
 SELECT n, 'host-registered', 'host-' || n % 50, '{{"reason": "benchmark"}}' FROM generate_series(1, 1000) AS n;
 
@@ -79,6 +84,9 @@ _ADDRESSES = (
     "/admin/atomic_fleet/overview/",
     "/admin/atomic_fleet/host/",
     "/admin/atomic_fleet/host/host-7/",
+    "/admin/atomic_fleet/root/",
+    "/admin/atomic_fleet/root/?state=budget_exceeded",
+    "/admin/atomic_fleet/root/root-7/",
     "/admin/atomic_fleet/message/",
     "/admin/atomic_fleet/message/?state=dead",
     "/admin/atomic_fleet/message/?queue=queue-7",

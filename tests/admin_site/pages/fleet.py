@@ -23,7 +23,7 @@ from django_admin import project
 from django_admin.apps import LABEL
 
 HOLDER = Holder("host-1", "boot-1", is_host=True)
-PAGES = ("overview", "host", "message", "fleetevent", "term")
+PAGES = ("overview", "host", "root", "message", "fleetevent", "term")
 
 
 def host(host_id: str = "host-1", **facts: Any) -> NewHost:

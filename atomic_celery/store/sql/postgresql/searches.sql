@@ -59,3 +59,24 @@ SELECT c.holder, c.message_id, m.task_id, m.task_name, q.name, c.fence, c.claime
  WHERE c.holder IN (SELECT json_array_elements_text(:host_ids::json))
  ORDER BY c.holder, c.claimed_ms, c.message_id
  LIMIT :limit;
+
+-- name: family :many
+-- The newest unfinished messages of a root, its own among them, with the task that sent each.
+SELECT m.id, m.task_id, m.task_name, m.payload::json #>> '{headers,parent_id}' AS parent_id,
+       CASE WHEN c.message_id IS NOT NULL THEN 'running'
+            WHEN x.message_id IS NOT NULL THEN 'dead'
+            WHEN d.message_id IS NOT NULL THEN 'delayed'
+            WHEN g.message_id IS NOT NULL THEN 'limited' ELSE 'ready' END AS state
+  FROM (SELECT id, task_id, task_name, payload
+          FROM (SELECT id, task_id, task_name, payload
+                  FROM atomic_message
+                 WHERE root_id = :root_id AND root_id <> task_id
+                 ORDER BY id DESC
+                 LIMIT :limit) AS child
+        UNION ALL
+        SELECT id, task_id, task_name, payload FROM atomic_message WHERE task_id = :root_id AND root_id = :root_id) AS m
+  LEFT JOIN atomic_claim AS c ON c.message_id = m.id
+  LEFT JOIN atomic_dead AS x ON x.message_id = m.id
+  LEFT JOIN atomic_delayed AS d ON d.message_id = m.id
+  LEFT JOIN atomic_gated AS g ON g.message_id = m.id
+ ORDER BY m.id DESC;
