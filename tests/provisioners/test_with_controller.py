@@ -129,7 +129,7 @@ def test_a_command_line_that_fails_degrades_the_controller_and_changes_nothing(
 def test_a_listing_that_hangs_is_ended_with_all_that_it_started(
     start: Callable[..., Running], world: World, family: Callable[[], list[int]], changes: Path
 ) -> None:
-    running = start(commands(timeoutMs=4000))
+    running = start(commands(timeoutMs=10_000))
     started = wait_until(family, 60)
     degraded = running.wait_event("degraded")
     assert degraded["code"] == "timeout"
