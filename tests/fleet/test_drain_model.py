@@ -1,0 +1,191 @@
+"""Any order of claims, drains, removals and restarts leaves no lease with a host whose instance is gone.
+
+The model knows two instances, the hosts that may be on them, and what each holds. Whatever the store answers is
+compared with what the model says it must, and after each step no removed instance may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from atomic_celery.config import Settings
+from atomic_celery.store.hosts import HostReport
+from atomic_celery.store.records import Holder
+from atomic_celery.store.store import open_store
+from tests.store.desk import LEASE_MS, Desk
+from tests.store.test_hosts import host
+
+STALE_MS = 15_000
+INSTANCES = {"vm-1": ("h1", "h2"), "vm-2": ("h3",)}
+NAMELESS = "h3"
+"""A host that does not know its instance; the provider does."""
+HOSTS = [name for names in INSTANCES.values() for name in names]
+PLACES = st.sampled_from(sorted(INSTANCES))
+WHO = st.sampled_from(HOSTS)
+
+
+def instance_of(name: str) -> str:
+    return next(instance for instance, names in INSTANCES.items() if name in names)
+
+
+def nameless_of(instance: str) -> list[str]:
+    return [name for name in INSTANCES[instance] if name == NAMELESS]
+
+
+class Fleet(RuleBasedStateMachine):
+    """Hosts, an operator, and a controller at one store."""
+
+    make_store: Callable[[], Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened = self.make_store()
+        self.store = self._opened.__enter__()
+        self.desk = Desk(self.store)
+        self.reported: dict[str, int] = {}
+        self.drained: set[str] = set()
+        self.removing: set[str] = set()
+        self.gone: set[str] = set()
+        self.held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in HOSTS}
+        """What each host holds: id, fence, until when."""
+
+    def teardown(self) -> None:
+        self._opened.__exit__(None, None, None)
+
+    # What hosts do
+
+    @rule(name=WHO)
+    def register(self, name: str) -> None:
+        if instance_of(name) in self.gone:
+            return
+        provider_id = None if name == NAMELESS else instance_of(name)
+        state = self.store.hosts.register(host(name, provider_id=provider_id))
+        assert state.draining == (instance_of(name) in self.drained)
+        self.reported[name] = self.desk.now_ms
+
+    @rule(name=WHO)
+    def report(self, name: str) -> None:
+        if instance_of(name) in self.gone:
+            return
+        state = self.store.hosts.report(name, "b1", HostReport(slots=2, busy=0, queues=()))
+        assert state.known == (name in self.reported)
+        if state.known:
+            assert state.draining == (instance_of(name) in self.drained)
+            self.reported[name] = self.desk.now_ms
+
+    @rule(name=WHO, limit=st.integers(1, 3))
+    def claim(self, name: str, limit: int) -> None:
+        """A host of a removed instance may still try: its packets may be on their way."""
+        self.desk.publish()
+        claimed = self.desk.claim(Holder(name, "b1", is_host=True), limit)
+        assert bool(claimed) == (name in self.reported and instance_of(name) not in self.drained)
+        self.held[name] += [(one.id, one.fence, self.desk.now_ms + LEASE_MS) for one in claimed]
+
+    @rule(name=WHO)
+    def complete(self, name: str) -> None:
+        if self.held[name]:
+            message_id, fence, until_ms = self.held[name].pop()
+            settled = self.desk.messages.complete([(message_id, fence)])
+            assert (settled == {message_id}) == (until_ms > self.desk.now_ms)
+            if not settled:
+                self.held[name].append((message_id, fence, until_ms))
+
+    @rule(name=WHO)
+    def leave(self, name: str) -> None:
+        if not self.held[name]:
+            self.store.hosts.leave(name, "b1")
+            self.reported.pop(name, None)
+
+    # What time and other hosts do
+
+    @rule(by_ms=st.sampled_from([1000, STALE_MS, LEASE_MS]))
+    def pass_ms(self, by_ms: int) -> None:
+        self.desk.pass_ms(by_ms)
+
+    @rule()
+    def reclaim(self) -> None:
+        self.desk.pass_ms(1001)  # it is done at most once a second
+        self.desk.messages.reclaim()
+        for name, held in self.held.items():
+            self.held[name] = [one for one in held if one[2] > self.desk.now_ms]
+
+    # What the controller and an operator do
+
+    @rule(instance=PLACES, silent=st.booleans())
+    def drain_unused(self, instance: str, silent: bool) -> None:
+        silent_ms = STALE_MS if silent else None
+        done = self.store.hosts.drain_unused(instance, nameless_of(instance), "", "controller", silent_ms=silent_ms)
+        fresh = any(self._fresh(name) for name in INSTANCES[instance])
+        assert done == (not self._holds(instance) and not (silent and fresh))
+        if done:
+            self.drained.add(instance)
+
+    @rule(instance=PLACES)
+    def drain(self, instance: str) -> None:
+        for target in (instance, *nameless_of(instance)):
+            self.store.hosts.drain(target, "", "somebody")
+        self.drained.add(instance)
+
+    @rule(instance=PLACES)
+    def undrain(self, instance: str) -> None:
+        for target in (instance, *nameless_of(instance)):
+            if instance not in self.removing:
+                self.store.hosts.undrain(target)
+        if instance in self.removing:
+            assert not self.store.hosts.undrain(instance)
+        else:
+            self.drained.discard(instance)
+
+    @rule(instance=PLACES)
+    def remove(self, instance: str) -> None:
+        begun = self.store.hosts.begin_removal(instance, nameless_of(instance), silent_ms=STALE_MS)
+        fresh = any(self._fresh(name) for name in INSTANCES[instance])
+        assert begun == (instance in self.drained and not fresh and not self._holds(instance))
+        if begun:
+            self.removing.add(instance)
+            self.gone.add(instance)
+
+    @invariant()
+    def nothing_is_held_where_an_instance_is_gone(self) -> None:
+        holders = self.store.loads.holders()
+        for instance in self.gone:
+            assert not holders & set(INSTANCES[instance])
+            assert not self._holds(instance)
+
+    def _fresh(self, name: str) -> bool:
+        return name in self.reported and self.reported[name] > self.desk.now_ms - STALE_MS
+
+    def _holds(self, instance: str) -> bool:
+        return any(self.held[name] for name in INSTANCES[instance])
+
+
+@pytest.mark.parametrize("steps", [40])
+def test_any_order_of_events(sqlite_url: str, tmp_path: Path, steps: int) -> None:
+    numbers = iter(range(10**6))
+
+    @contextmanager
+    def fresh_store() -> Iterator[Any]:
+        store = open_store(f"sqlite:///{tmp_path}/{next(numbers)}.db", Settings())
+        store.schema.migrate()
+        try:
+            yield store
+        finally:
+            store.close()
+
+    class OnSqlite(Fleet):
+        make_store = staticmethod(fresh_store)
+
+    run_state_machine_as_test(
+        OnSqlite,
+        settings=settings(
+            max_examples=60, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
