@@ -224,6 +224,13 @@ class HeldRequest(Request):  # type: ignore[misc]
                 self._outbox = box
                 box.entries += getattr(self.errand, "outbox", None) or ()
                 yield
+        except Exception:
+            if self.acknowledged:
+                raise
+            logger.exception(
+                "What follows the end of %s failed, an error callback perhaps; it has ended all the same", self
+            )
+            self.acknowledge()  # or its claim would be renewed for ever
         finally:
             self._outbox = None
             if self._end_with is not None:

@@ -144,6 +144,12 @@ def note_failure(request, error, traceback) -> None:
 
 
 @app.task
+def fail_over_failure(request, error, traceback) -> None:
+    """Fail: an error callback."""
+    raise ValueError("on purpose")
+
+
+@app.task
 def run_out_of_memory() -> None:
     """Fail as a task does that asked for more memory than there is."""
     raise MemoryError("too much")

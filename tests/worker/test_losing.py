@@ -123,6 +123,19 @@ def test_a_task_that_says_reject_on_worker_lost_false_fails_as_celery_documents(
     fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
 
 
+def test_an_error_callback_that_fails_in_the_host_keeps_no_task_from_ending(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    worker = fleet.worker().start()
+    errback = fleet.app.signature("tests.support.application.fail_over_failure")
+    result = fleet.app.signature("tests.support.application.die_once").set(link_error=[errback]).delay()
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=60)
+    fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
+    assert fleet.ledger.rows() == ["die_once"]
+    assert "on purpose" in worker.log
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+
+
 def test_a_task_out_of_memory_fails_and_its_worker_goes_on(fleet_with_results: Fleet) -> None:
     fleet = fleet_with_results
     fleet.worker().start()
