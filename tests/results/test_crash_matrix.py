@@ -159,7 +159,7 @@ def test_who_is_frozen_beyond_its_lease_leaves_no_half(new_fleet: NewFleet, kind
     fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
     frozen = fleet.worker("frozen", faults=f"{point}=stop@{kind.visit}").start()
-    fleet.wait_until(lambda: _is_stopped(frozen.pid), WAIT_S)
+    fleet.wait_until(frozen.is_stopped, WAIT_S)
     fleet.wait_until(lambda: not _leases(fleet), WAIT_S)
     heir = fleet.worker("heir").start()
     if fleet.url.startswith("atomic+sqlite"):
@@ -227,7 +227,7 @@ def test_a_database_lost_around_the_commit_leaves_no_half(
     fleet, proxy = behind_a_network
     result = kind.publish(fleet).delay()
     worker = fleet.worker(faults=f"settle.committing=stop@{kind.visit}").start()
-    fleet.wait_until(lambda: _is_stopped(worker.pid), WAIT_S)
+    fleet.wait_until(worker.is_stopped, WAIT_S)
     if answer_lost:
         lost = proxy.drop_next_response(b"COMMIT")
         worker.signal(signal.SIGCONT)
@@ -255,11 +255,6 @@ def _left(fleet: Fleet) -> int:
         "left", "SELECT (SELECT count(*) FROM atomic_chord) + (SELECT count(*) FROM atomic_chord_part)"
     )
     return int(database.run(count).rows[0][0])
-
-
-def _is_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "T"
 
 
 def _leases(fleet: Fleet) -> list[int]:

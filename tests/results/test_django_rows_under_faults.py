@@ -64,7 +64,7 @@ def test_who_lost_its_lease_writes_no_row(fleet: Fleet) -> None:
     result = signature(fleet, "gated_state", "g", str(fleet.directory)).delay()
     frozen = fleet.worker("frozen").start()
     fleet.gate("g")
-    frozen.signal(signal.SIGSTOP)
+    frozen.freeze()
     heir = fleet.worker("heir").start()
     heir.wait_line("claimed", 60)
     fleet.gate("g", fence=2)

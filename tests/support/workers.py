@@ -258,6 +258,17 @@ class WorkerProcess:
         """Send a signal to the main process."""
         os.kill(self.pid, signum)
 
+    def freeze(self) -> None:
+        """Stop it while it writes nothing: on SQLite, nobody else could write before it goes on."""
+        with self.fleet.store.transaction():
+            self.fleet.store.now_ms()
+            self.signal(signal.SIGSTOP)
+            self.fleet.wait_until(self.is_stopped, what=f"{self.name} stands still")
+
+    def is_stopped(self) -> bool:
+        """Whether it stands still."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def wait(self, deadline_s: float = 30.0) -> int:
         """Wait for its end; return the exit code (negative: the signal that ended it)."""
         process = self._process

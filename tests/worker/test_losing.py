@@ -178,7 +178,7 @@ def test_a_frozen_host_cannot_finish_what_another_one_has_taken_over(fleet: Flee
     frozen = fleet.worker("frozen").start()
     fleet.send("gate", "g", str(fleet.directory))
     child = fleet.gate("g")
-    frozen.signal(signal.SIGSTOP)
+    frozen.freeze()
     fleet.worker("awake").start()
     fleet.gate("g", fence=2)
     fleet.wait_until(lambda: gone(child), what="the frozen host's child has ended itself")
