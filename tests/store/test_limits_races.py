@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from threading import Barrier, Event
 
 from atomic_celery.store.records import Claimed, Holder, Limit
-from tests.store.desk import Desk
-from tests.store.test_limits import Host, limited
+from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
+from tests.store.test_limits import ONE, Host, limited
 
 THREADS, TURNS = 4, 40
 RATE_MS = 500
@@ -59,3 +60,19 @@ def test_no_two_hosts_count_the_same_room(desk: Desk) -> None:
     starts_ms.sort()
     assert len(starts_ms) > 4
     assert all(later - first >= RATE_MS for first, later in zip(starts_ms, starts_ms[4:], strict=False))
+
+
+def test_who_admits_keeps_the_room_from_others_until_it_is_known_who_has_it(postgres_desk: Desk) -> None:
+    desk, limits = postgres_desk, postgres_desk.store.limits
+    ids = limited(desk, ONE, 2)
+    first = limits.survey(desk.lanes(), 1).gated
+    second = [replace(first[0], id=ids[1])]
+
+    with ThreadPoolExecutor(1) as other, desk.store.transaction():
+        admitted = limits.admit(ALICE, first, LEASE_MS)
+        assert len(admitted) == 1
+        assert other.submit(limits.admit, BOB, second, LEASE_MS).result(timeout=60) == []
+    assert limits.admit(BOB, second, LEASE_MS) == []
+
+    desk.messages.complete([admitted[0].held])
+    assert len(limits.admit(BOB, second, LEASE_MS)) == 1
