@@ -48,7 +48,7 @@ class Site:
         address = f"http://127.0.0.1:{port}"
         command = [sys.executable, "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{port}"]
         with self._process(command, log) as process:
-            wait_until(lambda: process.poll() is not None or _answers(address), 30, log.read_text)
+            wait_until(lambda: process.poll() is not None or _answers(address), 120, log.read_text)
             assert process.poll() is None, log.read_text()
             yield address
 

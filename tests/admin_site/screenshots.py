@@ -11,6 +11,7 @@ from celery import Celery
 from atomic_celery import operations
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
+from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from atomic_celery.store.traffic import Sample
 from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
@@ -23,6 +24,7 @@ PICTURES = ROOT / "docs" / "images" / "admin"
 SHOTS = (
     ("overview", "overview/", "light", DESK),
     ("hosts", "host/", "dark", DESK),
+    ("roots", "root/", "light", DESK),
     ("messages", "message/", "light", DESK),
     ("message-phone", "message/?state=dead", "dark", PHONE),
 )
@@ -34,6 +36,12 @@ def _live(app: Celery, store: Store, directory: Path) -> None:
         app.send_task("shop.wait", args=[str(directory / "gate")], kwargs={}, priority=number % 3)
     for number in range(8):
         app.send_task("shop.pay", args=[number], kwargs={"token": "hunter2"}, countdown=3600)
+    for name, limit, cost in (("import-42", 4, 50.0), ("nightly-report", 2, None), ("newsletter", None, 10.0)):
+        operations.set_root(store, name, RootTerms(max_running=limit, cost=cost, children=500), asked_by="ann")
+        for number in range(5):
+            app.send_task("shop.pay", args=[number], root_id=name)
+            app.send_task("shop.pay", args=[number], root_id=name, countdown=3600)
+    operations.pause_root(store, "newsletter", asked_by="ann")
     wait_until(lambda: any(host.busy >= 3 for host in store.hosts.list()), 60)
     app.send_task("shop.pay", args=[4711], countdown=3600)
     crashed = store.reads.messages()[0].id

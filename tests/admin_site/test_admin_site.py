@@ -12,7 +12,9 @@ import pytest
 from tests.admin_site.running import Site
 from tests.support.postgres import Postgres
 
-TESTS = 30
+TESTS = 40
+
+pytestmark = pytest.mark.timeout(300)  # each runs manage.py many times
 
 
 @pytest.fixture(params=["sqlite", "psycopg2", "psycopg"])

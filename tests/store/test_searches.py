@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from atomic_celery.store.reads import Filter
 from tests.store.desk import ALICE, BOB, Desk
 
@@ -67,3 +69,18 @@ def test_what_holders_hold_is_told_apart(desk: Desk) -> None:
     ]
     assert [h.id for h in desk.store.searches.held_by([BOB.id])] == [third]
     assert desk.store.searches.held_by([]) == []
+
+
+def test_the_family_of_a_root_is_told_with_who_sent_whom(desk: Desk) -> None:
+    def payload(parent: str | None) -> str:
+        return json.dumps({"headers": {"parent_id": parent}})
+
+    own = desk.publish(payload(None), task_id="r", root_id="r")
+    child = desk.publish(payload("r"), task_id="a", task_name="n", root_id="r")
+    dead = desk.publish(payload("a"), task_id="b", root_id="r")
+    desk.publish(payload(None), task_id="other", root_id="other")
+    desk.store.messages.bury([dead], "why")
+    family = [(each.id, each.parent_id, each.state) for each in desk.store.searches.family("r", limit=10)]
+    assert family == [(dead, "a", "dead"), (child, "r", "ready"), (own, None, "ready")]
+    assert [each.id for each in desk.store.searches.family("r", limit=1)] == [dead, own]
+    assert desk.store.searches.family("none", limit=1) == []
