@@ -13,6 +13,7 @@ from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.loads import Gate, Slots
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder
+from atomic_celery.store.roots import RootTerms
 from tests.store.desk import LEASE_MS, Desk
 from tests.store.test_hosts import host
 from tests.store.test_limits import ONE, THREE_A_MINUTE, TWO, Host, limited
@@ -201,3 +202,25 @@ def test_what_waits_for_a_limit_counts_as_far_as_the_limit_lets_it(desk: Desk) -
     signal = read(desk)
     assert (signal.demand, signal.queue_depth, signal.running) == (6, 0, 6)
     assert read(desk, queues=["elsewhere"]).demand == 0
+
+
+def test_a_workflow_counts_as_far_as_it_may_run_and_when_it_is_paused_only_what_runs(desk: Desk) -> None:
+    alice, roots = Host(desk), desk.store.roots
+    roots.set("r", RootTerms(max_running=3))
+    desk.messages.publish([desk.new(root_id="r") for _ in range(5)])
+    assert (read(desk).demand, read(desk).queue_depth) == (3, 3)
+    assert len(alice.claim(2)) == 2
+    assert (read(desk).demand, read(desk).queue_depth, read(desk).running) == (3, 1, 2)
+    roots.turn("r", "paused")
+    assert (read(desk).demand, read(desk).queue_depth) == (2, 0)
+    roots.turn("r", "running")
+    assert read(desk).demand == 3
+
+
+def test_a_workflow_whose_budget_is_spent_counts_only_what_runs(desk: Desk) -> None:
+    alice = Host(desk)
+    desk.store.roots.set("r", RootTerms(children=2))
+    desk.messages.publish([desk.new(root_id="r") for _ in range(5)])
+    assert read(desk).demand == 2
+    assert len(alice.claim()) == 2
+    assert (read(desk).demand, read(desk).queue_depth) == (2, 0)

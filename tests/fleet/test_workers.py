@@ -21,6 +21,7 @@ def local_fleet(postgres_url: str, tmp_path: Path) -> Iterator[LocalFleet]:
     fleet.close()
 
 
+@pytest.mark.timeout(300)
 def test_a_busy_host_is_never_drained_and_an_idle_one_is_and_goes(local_fleet: LocalFleet) -> None:
     fleet = local_fleet
     for name in ("one", "two"):
