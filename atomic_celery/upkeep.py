@@ -16,6 +16,7 @@ EXPIRE_QUEUES_EVERY_S = 30.0
 EXPIRE_AT_ONCE = 1000
 SPENT_PERCENT = 100
 FOLD_TRAFFIC_EVERY_S = 300.0
+FORGET_PUBLISHERS_AFTER_MS = 24 * 3600 * 1000
 
 
 class Upkeep:
@@ -70,6 +71,7 @@ class Upkeep:
         if now_s >= self._fold_at_s:
             self._fold_at_s = now_s + FOLD_TRAFFIC_EVERY_S
             self._store.traffic.fold()
+            self._store.messages.forget_publishers(FORGET_PUBLISHERS_AFTER_MS)
         return moved
 
     def _tell_of_budgets(self) -> None:

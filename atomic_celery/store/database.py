@@ -143,6 +143,11 @@ class Database:
         """Whether what is written here now may still be undone."""
         return self._pool.mine.connection is not None or self._is_hosting
 
+    def commits_at_once(self, guest: Guest | None) -> bool:
+        """Whether what is run here, or by a guest, is committed at once, by a server whose answer may get lost."""
+        in_transaction = self._pool.mine.connection is not None if guest is None else guest.in_transaction
+        return self.dialect == "postgresql" and not in_transaction and (guest is not None or not self._is_hosting)
+
     @property
     def can_wake(self) -> bool:
         """Whether a sleeping consumer is woken by being told; else it sees each commit, or looks now and then."""

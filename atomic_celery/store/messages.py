@@ -12,7 +12,9 @@ from typing import Any, Literal
 from atomic_celery import errors
 from atomic_celery.store.connection import Row
 from atomic_celery.store.database import Database, Noun
+from atomic_celery.store.guests import Guest
 from atomic_celery.store.limits import Limits
+from atomic_celery.store.receipts import Receipt, Receipts
 from atomic_celery.store.records import (
     Claimed,
     Crashed,
@@ -36,6 +38,7 @@ CROWD = 500
 
 _WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
+_NO_RECEIPT = None, None, None
 _AT_ONCE = ("queue_id", "payload", "task_id", "task_name", "root_id", "priority", "expires_ms")
 _FIELDS = (*_AT_ONCE, "due_ms", "unique_key", "unique_until")
 
@@ -48,6 +51,7 @@ class Messages(Noun):
     def __init__(self, database: Database, ring: Ring, limits: Limits, roots: Roots) -> None:
         super().__init__(database)
         self._ring, self._limits, self._roots = ring, limits, roots
+        self._receipts = Receipts()
         self._max_crashes = database.settings.max_crashes
 
     def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
@@ -70,7 +74,7 @@ class Messages(Noun):
             return self._publish(new, limit_ids, wake=True)
         later = guest.tells_commits and self._database.can_wake
         with self._database.hosting(guest):
-            ids = self._publish(new, limit_ids, wake=not later)
+            ids = self._publish(new, limit_ids, wake=not later, guest=guest)
         if later:
             guest.wake_after_commit(self._wake_soon, [message.queue_id for message in new if message.due_ms is None])
         return ids
@@ -246,6 +250,13 @@ class Messages(Noun):
         self._wake(queue_id for _, queue_id in rows)
         return {message_id for message_id, _ in rows}
 
+    def forget_publishers(self, age_ms: int) -> int:
+        """Drop the receipts of those who have published nothing for *age_ms*; return how many.
+
+        Atomicity: one statement.
+        """
+        return self._exec("forget_publishers", age_ms=age_ms)
+
     def delete(self, ids: Sequence[int]) -> set[int]:
         """Remove messages for good, whatever their state; return the ids of those that there were.
 
@@ -262,15 +273,36 @@ class Messages(Noun):
                     with self._database.apart():
                         self._roots.open(root_id)
 
-    def _publish(self, new: Sequence[NewMessage], limit_ids: Mapping[str, int], *, wake: bool) -> list[int | None]:
+    def _publish(
+        self, new: Sequence[NewMessage], limit_ids: Mapping[str, int], *, wake: bool, guest: Guest | None = None
+    ) -> list[int | None]:
+        """Publish; where that commits at once, never twice what got no answer before."""
+        task_ids = [message.task_id for message in new]
+        if not new or None in task_ids or not self._database.commits_at_once(guest):
+            return self._stored(new, self._insert(new, limit_ids, _NO_RECEIPT, wake=wake))
+        while True:
+            with self._receipts.signing(task_ids) as receipt:
+                rows = self._insert(new, limit_ids, receipt, wake=wake)
+            if rows[0][-1] or receipt.is_second_try:
+                return self._stored(new, rows)
+            self._receipts.turn_over()  # a signal handler published in between
+
+    def _insert(
+        self,
+        new: Sequence[NewMessage],
+        limit_ids: Mapping[str, int],
+        receipt: Receipt | tuple[None, None, None],
+        *,
+        wake: bool,
+    ) -> list[Row]:
+        publisher, fence, below = receipt
+        signed = {"publisher": publisher, "fence": fence, "below": below, "wake": wake}
         if len(new) == 1 and not (new[0].due_ms or new[0].limit or new[0].unique_key):
-            row = self._one("publish", wake=wake, **_values(new[0], _AT_ONCE))
-            return self._stored(new, [row] if row is not None else [])
+            return self._many("publish", **signed, **_values(new[0], _AT_ONCE))
         messages = [
             {**_values(item, _FIELDS), "limit_id": limit_ids[item.limit.name] if item.limit else None} for item in new
         ]
-        rows = self._many("publish_many", wake=wake, messages=messages)
-        return self._stored(new, rows)
+        return self._many("publish_many", **signed, messages=messages)
 
     def _turn(
         self, holder: Holder, completed: Sequence[Held], lanes: Sequence[Lane], limit: int, lease_ms: int

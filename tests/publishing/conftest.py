@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,17 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from atomic_celery import mailbag
 from atomic_celery.config import Settings
 from atomic_celery.store import Store, open_store
 from atomic_celery.store.reads import MessageView
 from tests.publishing.tasks import make_app
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pause of a busy machine decide a test."""
+    monkeypatch.setattr(mailbag, "SLOW_S", math.inf)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +16,6 @@ import atomic_celery
 from atomic_celery import errors, mailbag
 from atomic_celery.store.messages import Messages
 from tests.publishing.conftest import Office
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no pause of a busy machine decide a test."""
-    monkeypatch.setattr(mailbag, "SLOW_S", math.inf)
 
 
 @pytest.fixture

@@ -59,9 +59,9 @@ def test_what_only_reads_is_known() -> None:
 def test_a_hot_statement_is_prepared_with_its_parameters_in_order_of_appearance() -> None:
     publish = Statements("postgresql", "fleet").of("messages")["publish"]
     assert publish.prepare
-    assert publish.prepare.startswith("PREPARE fleet_messages_publish AS WITH message AS")
+    assert publish.prepare.startswith("PREPARE fleet_messages_publish AS WITH receipt AS")
     assert ":" not in publish.prepare.replace("::", "")
-    assert publish.execute.startswith("EXECUTE fleet_messages_publish (%(task_id)s, %(task_name)s,")
+    assert publish.execute.startswith("EXECUTE fleet_messages_publish (%(publisher)s, %(fence)s,")
 
 
 @pytest.mark.parametrize("noun", nouns("postgresql"))

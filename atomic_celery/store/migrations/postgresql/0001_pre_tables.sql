@@ -63,6 +63,17 @@ CREATE UNIQUE INDEX atomic_message_unique ON atomic_message (unique_key) WHERE u
 CREATE INDEX atomic_message_limit ON atomic_message (limit_id) WHERE limit_id IS NOT NULL;
 CREATE INDEX atomic_message_child ON atomic_message (root_id, id) WHERE root_id <> task_id;
 
+-- The highest fence under which each publisher has stored something: who got no answer looks here.
+CREATE TABLE atomic_publisher (
+    id    text PRIMARY KEY,
+    fence bigint NOT NULL CONSTRAINT atomic_publisher_fence CHECK (fence > 0),
+    at_ms bigint NOT NULL
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0
+);
+
 CREATE TABLE atomic_ready (
     message_id bigint PRIMARY KEY,
     queue_id   bigint NOT NULL,

@@ -58,6 +58,13 @@ CREATE UNIQUE INDEX atomic_message_unique ON atomic_message (unique_key) WHERE u
 CREATE INDEX atomic_message_limit ON atomic_message (limit_id) WHERE limit_id IS NOT NULL;
 CREATE INDEX atomic_message_child ON atomic_message (root_id, id) WHERE root_id <> task_id;
 
+-- The highest fence under which each publisher has stored something; empty here, where no answer gets lost.
+CREATE TABLE atomic_publisher (
+    id    text PRIMARY KEY,
+    fence integer NOT NULL CONSTRAINT atomic_publisher_fence CHECK (fence > 0),
+    at_ms integer NOT NULL
+);
+
 CREATE TABLE atomic_ready (
     message_id integer PRIMARY KEY,
     queue_id   integer NOT NULL,

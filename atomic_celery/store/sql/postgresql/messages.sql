@@ -14,15 +14,22 @@
 
 -- name: publish :one hot
 -- Store one message that may be claimed at once, and wake one sleeper for it, or leave that for later.
--- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
-WITH message AS (
+-- No id: its task id is unfinished in that queue (I6), or the queue is gone, which the second column tells, or its
+-- publisher's fence is not above all that it has stored (I10), which the last one tells.
+WITH receipt AS (
+    INSERT INTO atomic_publisher AS known (id, fence, at_ms)
+    SELECT :publisher::text, :fence::bigint, {now_ms} WHERE :publisher::text IS NOT NULL
+    ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, at_ms = excluded.at_ms
+     WHERE known.fence < :below::bigint
+    RETURNING id
+), message AS (
     INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
                                 published_ms, expires_ms, root_limit_id, lane)
     SELECT queue.id, :task_id::text, :task_name::text, :root_id::text, :priority::smallint, :payload::text,
            {now_ms}, :expires_ms::bigint, root.limit_id, '0.' || root.limit_id
       FROM atomic_queue AS queue
       LEFT JOIN LATERAL (SELECT limit_id FROM atomic_root WHERE id = :root_id::text LIMIT 1) AS root ON true
-     WHERE queue.id = :queue_id::bigint
+     WHERE queue.id = :queue_id::bigint AND (:publisher::text IS NULL OR EXISTS (SELECT FROM receipt))
     ON CONFLICT DO NOTHING
     RETURNING id, queue_id, priority, root_limit_id, lane
 ), ready AS (
@@ -45,14 +52,22 @@ WITH message AS (
 )
 SELECT (SELECT id FROM message),
        EXISTS (SELECT FROM atomic_queue WHERE id = :queue_id::bigint),
-       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken);
+       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken),
+       :publisher::text IS NULL OR EXISTS (SELECT FROM receipt);
 
 -- name: publish_many :many hot
 -- Store messages, each ready or delayed by its due time, and wake a sleeper for each: somebody has to know by
 -- when a delayed one must be promoted.
 -- One row for each, in order; no id: its task id is unfinished in that queue (I6), or its key is taken (I9). All
--- or none: when a queue is gone, nothing is stored, and the second column tells for whom it is.
-WITH new AS MATERIALIZED (
+-- or none: not when a queue is gone, which the second column tells for each, nor when the publisher's fence is not above
+-- all that it has stored (I10), which the last one tells.
+WITH receipt AS (
+    INSERT INTO atomic_publisher AS known (id, fence, at_ms)
+    SELECT :publisher::text, :fence::bigint, {now_ms} WHERE :publisher::text IS NOT NULL
+    ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, at_ms = excluded.at_ms
+     WHERE known.fence < :below::bigint
+    RETURNING id
+), new AS MATERIALIZED (
     SELECT nextval('atomic_message_id_seq') AS id, item.*, queue.id IS NOT NULL AS routed,
            root.limit_id AS root_limit_id,
            CASE WHEN item.limit_id IS NOT NULL OR root.limit_id IS NOT NULL OR item.unique_until = 'queued'
@@ -71,7 +86,7 @@ WITH new AS MATERIALIZED (
     SELECT id, queue_id, task_id, task_name, root_id, priority, payload, {now_ms},
            due_ms, expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until
       FROM new
-     WHERE (SELECT bool_and(routed) FROM new)
+     WHERE (SELECT bool_and(routed) FROM new) AND (:publisher::text IS NULL OR EXISTS (SELECT FROM receipt))
      ORDER BY turn
     ON CONFLICT DO NOTHING
     RETURNING id, queue_id, priority, due_ms, limit_id, root_limit_id, lane
@@ -103,10 +118,15 @@ WITH new AS MATERIALIZED (
     RETURNING holder
 )
 SELECT message.id, new.routed,
-       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken)
+       (SELECT count(pg_notify('atomic_' || left(encode(sha256(convert_to(holder, 'UTF8')), 'hex'), 32), '')) FROM woken),
+       :publisher::text IS NULL OR EXISTS (SELECT FROM receipt)
   FROM new
   LEFT JOIN message USING (id)
  ORDER BY new.turn;
+
+-- name: forget_publishers :exec
+-- Drop the receipts of publishers that have published nothing for so long that none of them asks again.
+DELETE FROM atomic_publisher WHERE at_ms < {now_ms} - :age_ms::bigint;
 
 -- name: unname :one hot
 -- Free the task id and the key of a held message for its successor, and say which it has already.

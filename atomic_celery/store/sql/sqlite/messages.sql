@@ -82,6 +82,10 @@ SELECT message.id, new.routed
   LEFT JOIN atomic_message AS message ON message.id = new.message_id
  ORDER BY new.turn;
 
+-- name: forget_publishers :exec
+-- Drop the receipts of publishers that have published nothing for so long that none of them asks again.
+DELETE FROM atomic_publisher WHERE at_ms < {now_ms} - :age_ms;
+
 -- name: unname :one
 -- Free the task id and the key of a held message for its successor, and say which it has already.
 UPDATE atomic_message SET task_id = NULL, unique_key = NULL, unique_until = NULL
