@@ -319,6 +319,10 @@ class Claimer:
             lanes = self._lanes_of(want, from_the_start)
             ending = [ending.held[0] for ending in attempt.endings]
             turn = self._gate.turn(lanes, want.limit, ending, lambda limit: self._attempt(attempt, lanes, limit))
+        except errors.StoreRefused as error:
+            if not self.endings.refused(attempt, error):
+                raise
+            return 0
         except BaseException as error:
             self.endings.failed(attempt, error)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
+from atomic_celery import errors
 from atomic_celery.clock import Moment
 from atomic_celery.lease import Lease, LeaseKeeper
 from atomic_celery.outbox import Entry
@@ -15,7 +16,7 @@ from atomic_celery.store.records import Held, Limit, Settlement, Turn
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["complete", "release", "crash", "delay", "gate"]
+Outcome = Literal["complete", "release", "crash", "bury", "delay", "gate"]
 
 LONG_AGO = Moment(float("-inf"), float("-inf"))
 MOST_AT_ONCE = 1000
@@ -53,6 +54,7 @@ class Endings:
         self._waiting: list[Ending] = []
         self._unsure: dict[Held, Moment] = {}
         self._suspect: set[Held] = set()
+        self._most_at_once = MOST_AT_ONCE
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -82,13 +84,29 @@ class Endings:
     def _fitting(self) -> int:
         """Return how many of those that wait are settled together; one that may be to blame for a failure is alone."""
         weight = 0
-        for count, ending in enumerate(self._waiting[:MOST_AT_ONCE]):
+        for count, ending in enumerate(self._waiting[: self._most_at_once]):
             weight += ending.weight
             if count and (weight > MOST_BYTES_AT_ONCE or ending.held in self._suspect):
                 return count
             if ending.held in self._suspect:
                 return 1
-        return min(len(self._waiting), MOST_AT_ONCE)
+        return min(len(self._waiting), self._most_at_once)
+
+    def refused(self, attempt: Attempt, error: errors.StoreRefused) -> bool:
+        """Take back what was not settled because the database will not have one of it; find that one, and bury it.
+
+        Returns:
+            Whether there is reason to try again at once.
+        """
+        self._keeper.hold(attempt.leases)
+        endings = attempt.endings
+        alone = len(endings) == 1
+        if alone:
+            endings = [_without_what_is_refused(endings[0], error)]
+        with self._lock:
+            self._most_at_once = max(1, len(endings) // 2)
+            self._waiting = [*endings, *self._waiting]
+        return not alone or endings[0].outcome != attempt.endings[0].outcome
 
     def failed(self, attempt: Attempt, error: BaseException) -> None:
         """Take back what was not settled, or perhaps was: go on renewing it, and try it again.
@@ -127,6 +145,7 @@ class Endings:
         refused = [ending for ending in attempt.endings if ending.held[0] not in settled]
         # What an unanswered attempt had settled after all is refused now, and was not lost.
         certain = [ending for ending in refused if ending.held not in self._unsure]
+        self._most_at_once = min(2 * self._most_at_once, MOST_AT_ONCE)
         for message_id, fence in (ending.held for ending in refused if self._is_unknown(ending)):
             logger.warning(
                 "No answer came to the completion of message %d (fence %d) while its lease lasted: if it was not "
@@ -145,6 +164,14 @@ class Endings:
         return ending.outcome == "complete" and ending.held in self._unsure
 
 
+def _without_what_is_refused(ending: Ending, error: Exception) -> Ending:
+    """Return an end that can be stored: its message is put aside, since its task has run and would end so again."""
+    logger.error("The end of message %d cannot be stored, it is buried: %s", ending.held[0], error)
+    then = ending.then
+    told = None if then is None else lambda _: then(False)
+    return Ending(ending.held, "bury", reason=f"its end cannot be stored: {error}", then=told)
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Endings on their way to the database, and the leases they have until it answers."""
@@ -159,6 +186,7 @@ class Attempt:
             completed=[ending.held for ending in self.endings if ending.outcome == "complete"],
             released=[ending.held for ending in self.endings if ending.outcome == "release"],
             crashed=[(ending.held, ending.reason) for ending in self.endings if ending.outcome == "crash"],
+            buried=[(ending.held, ending.reason) for ending in self.endings if ending.outcome == "bury"],
         )
 
     @property

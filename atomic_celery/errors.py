@@ -3,9 +3,11 @@
 AtomicError
 ├── ConfigError (also a ValueError)
 ├── LimitKeyError (also a ValueError)
+├── UnstorableName (also a ValueError)
 ├── StoreError
 │   ├── StoreUnavailable   transient
 │   ├── StoreBusy          transient
+│   ├── StoreRefused
 │   └── SchemaMismatch
 ├── QueueError
 │   ├── QueueNotFound
@@ -49,6 +51,19 @@ class LimitKeyError(AtomicError, ValueError):
         return type(self), (self.task, self.template, self.reason)
 
 
+class UnstorableName(AtomicError, ValueError):
+    """A name holds a character that databases do not store: nothing was sent or declared."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(
+            f"the {what} {name!r} contains NUL or half of a surrogate pair, which databases do not store: leave it out"
+        )
+        self.what, self.name = what, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.name)
+
+
 class StoreError(AtomicError):
     """The database refused or could not do what was asked."""
 
@@ -65,8 +80,19 @@ class StoreBusy(StoreError):
     transient = True
 
 
+class StoreRefused(StoreError):
+    """The database will never take these values: they are none of their columns', or too large. Nothing happened."""
+
+
 class SchemaMismatch(StoreError):
     """The tables are missing, older, or newer than this version of the package."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}")
+        self.what, self.fix = what, fix
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.fix)
 
 
 class QueueError(AtomicError):

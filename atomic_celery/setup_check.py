@@ -149,7 +149,7 @@ def _database(url_text: str, url: StoreUrl, settings: Settings, *, create: bool)
         with closing(open_store(url_text, settings, create=create)) as store, store.deadline(within_s):
             store.schema.require()
     except errors.SchemaMismatch as error:
-        yield Problem(str(error), "see the command in the message; every host has to understand the tables")
+        yield Problem(error.what, error.fix)
     except errors.ConfigError as error:
         yield Problem(str(error), "correct the setting that the message names")
     except errors.StoreError as error:

@@ -14,7 +14,7 @@ from celery.utils import uuid
 from celery.utils.saferepr import saferepr
 from kombu import compression, serialization
 
-from atomic_celery import mailbag
+from atomic_celery import mailbag, names
 from atomic_celery.mailbag import Mailbag
 from atomic_celery.publishing import plainness
 from atomic_celery.store import NewMessage, Store
@@ -105,6 +105,7 @@ class Stencil:
         if self._check is not None:
             self._check(*args, **kwargs)
         task_id = signature["options"].get("task_id") or uuid()
+        names.require("task id", task_id)
         if self._subscribes:
             with self._app.producer_or_acquire() as producer:
                 self._app.backend.on_task_call(producer, task_id)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import socket
-import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from atomic_celery.store.statements import Statement
 from atomic_celery.store.watchdog import Watch, Watchdog
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Row = Sequence[Any]
 Parameters = Mapping[str, Any]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from atomic_celery import errors
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _MIGRATE = "run: celery -A <your project> atomic migrate"
 _CONFLICTS = frozenset({"40001", "40P01"})
 _BUSY = _CONFLICTS | {"53300", "55P03", "57014"}
 _UNAVAILABLE = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05", "58000", "58030"})
 _UNAVAILABLE_CLASSES = ("08", "28", "3D", "53")
+_REFUSED_CLASSES = ("22", "23", "54")  # data, integrity, and limits of the program
 _NO_TABLES = frozenset({"42P01", "42703", "3F000"})
 _NO_SESSION = frozenset({"26000", "42P05"})
 _SQLITE_BUSY = ("database is locked", "database table is locked", "database schema is locked")
@@ -20,23 +24,28 @@ _SQLITE_NO_TABLES = ("no such table", "no such column", "has no column")
 
 def translate(error: Exception) -> errors.StoreError:
     """Return the error of ours that says what *error* says."""
-    if isinstance(error, sqlite3.Error):
-        return _from_sqlite(error)
+    driver = sys.modules.get("sqlite3")  # no Python needs to have it
+    if driver is not None and isinstance(error, driver.Error):
+        return _from_sqlite(error, driver)
     text, state = _first_line(error), _sqlstate(error)
     if state is None:
         # Without a code it never reached the server, or its answer never reached us.
         kind = type(error).__name__
         if kind in ("OperationalError", "InterfaceError", "DatabaseError", "ConnectionTimeout"):
             return errors.StoreUnavailable(text)
+        if kind == "DataError" or isinstance(error, ValueError | OverflowError):
+            return errors.StoreRefused(text)
         return errors.StoreError(text)
     if state in _BUSY:
         return errors.StoreBusy(text)
     if state in _NO_TABLES:
-        return errors.SchemaMismatch(f"{text}; {_MIGRATE}")
+        return errors.SchemaMismatch(text, _MIGRATE)
     if state in _NO_SESSION:
         return errors.StoreError(f"{text}; behind a pooler in transaction mode set atomic_notify = False")
     if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):
         return errors.StoreUnavailable(text)
+    if state.startswith(_REFUSED_CLASSES):
+        return errors.StoreRefused(f"{text} (SQLSTATE {state})")
     return errors.StoreError(f"{text} (SQLSTATE {state})")
 
 
@@ -45,15 +54,15 @@ def is_conflict(error: BaseException | None) -> bool:
     return _sqlstate(error) in _CONFLICTS
 
 
-def _from_sqlite(error: sqlite3.Error) -> errors.StoreError:
+def _from_sqlite(error: sqlite3.Error, driver: Any) -> errors.StoreError:
     text = _first_line(error)
     if text.startswith(_SQLITE_BUSY):
         return errors.StoreBusy(text)
     if any(words in text for words in _SQLITE_NO_TABLES):
-        return errors.SchemaMismatch(f"{text}; {_MIGRATE}")
-    if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError) and not isinstance(
-        error, sqlite3.IntegrityError | sqlite3.ProgrammingError
-    ):
+        return errors.SchemaMismatch(text, _MIGRATE)
+    if isinstance(error, driver.DataError | driver.IntegrityError):
+        return errors.StoreRefused(text)
+    if isinstance(error, driver.DatabaseError) and not isinstance(error, driver.ProgrammingError):
         return errors.StoreUnavailable(text)
     return errors.StoreError(text)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atomic_celery.store.connection import Answer, Parameters, Row
 from atomic_celery.store.statements import Statement, Statements
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Send = Callable[[str, Parameters], Answer]
 """Run one statement as the driver has it."""
@@ -108,6 +110,12 @@ def on_sqlite(driver: sqlite3.Connection) -> Sqlite:
             cursor.close()
 
     return Sqlite(send, driver)
+
+
+def is_sqlite(driver: Any) -> bool:
+    """Whether *driver* is a connection of the standard library, which not every Python has."""
+    module = sys.modules.get("sqlite3")
+    return module is not None and isinstance(driver, module.Connection)
 
 
 def is_psycopg2(driver: Any) -> bool:

@@ -6,7 +6,6 @@ A guest is never committed, rolled back or closed here, and its errors stay thos
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -93,7 +92,7 @@ def way_of(driver: Any) -> foreign.Sqlite | foreign.Postgres:
     Raises:
         ConfigError: It is none that can be joined.
     """
-    if isinstance(driver, sqlite3.Connection):
+    if foreign.is_sqlite(driver):
         return foreign.on_sqlite(driver)
     if foreign.is_psycopg2(driver):
         return foreign.on_psycopg2(driver)

@@ -167,12 +167,17 @@ class Messages(Noun):
 
         Atomicity: one transaction, in the usual case one statement; joins the caller's.
         """
-        if not settlement.released and not settlement.crashed:
+        if not settlement.released and not settlement.crashed and not settlement.buried:
             return self._turn(holder, settlement.completed, lanes, limit, lease_ms)
         with self._database.transaction("turn"):
             settled = self.release(settlement.released) if settlement.released else frozenset()
             crashed = [
                 report for held, reason in settlement.crashed for report in self._crash([held], reason, lease="live")
+            ]
+            crashed += [
+                report
+                for held, reason in settlement.buried
+                for report in self._crash([held], reason, lease="live", max_crashes=1)
             ]
             rest = self._turn(holder, settlement.completed, lanes, limit, lease_ms)
         settled |= {report.id for report in crashed}
@@ -324,8 +329,16 @@ class Messages(Noun):
         settled = frozenset(row[0] for row in rows if row[0] is not None and row[1] is None)
         return Turn(settled, [], claimed, gated)
 
-    def _crash(self, held: Iterable[Held], reason: str, *, lease: Literal["live", "lapsed", "any"]) -> list[Crashed]:
-        rows = self._many("crash", held=sorted(held), reason=reason, lease=lease, max_crashes=self._max_crashes)
+    def _crash(
+        self,
+        held: Iterable[Held],
+        reason: str,
+        *,
+        lease: Literal["live", "lapsed", "any"],
+        max_crashes: int | None = None,
+    ) -> list[Crashed]:
+        most = self._max_crashes if max_crashes is None else max_crashes
+        rows = self._many("crash", held=sorted(held), reason=reason, lease=lease, max_crashes=most)
         self._wake(row[-1] for row in rows if not row[3])
         return [_crashed(row) for row in rows]
 

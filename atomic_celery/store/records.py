@@ -137,6 +137,8 @@ class Settlement:
     released: Sequence[Held] = ()
     crashed: Sequence[tuple[Held, str]] = field(default=())
     """With the reason."""
+    buried: Sequence[tuple[Held, str]] = field(default=())
+    """Likewise, and however often they have crashed."""
 
 
 @dataclass(frozen=True, slots=True)

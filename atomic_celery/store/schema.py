@@ -70,11 +70,11 @@ class Schema(Noun):
         version = numbers.get("schema_version")
         if version is None:
             raise errors.SchemaMismatch(
-                f"there are no {self._database.settings.prefix}_ tables in {self._database.url}; run: {_MIGRATE}"
+                f"there are no {self._database.settings.prefix}_ tables in {self._database.url}", f"run: {_MIGRATE}"
             )
         if version < needed:
             raise errors.SchemaMismatch(
-                f"the tables are of version {version}, this release needs {needed}; run: {_MIGRATE}"
+                f"the tables are of version {version}, this release needs {needed}", f"run: {_MIGRATE}"
             )
 
     def now_ms(self) -> int:
@@ -89,7 +89,8 @@ class Schema(Noun):
         if floor > self.target:
             raise errors.SchemaMismatch(
                 f"the tables are of version {numbers['schema_version']} and need a release that knows "
-                f"version {floor}; this one knows {self.target}: upgrade atomic_celery on this machine"
+                f"version {floor}; this one knows {self.target}",
+                "upgrade atomic_celery on this machine",
             )
 
     def _numbers(self) -> dict[str, int]:

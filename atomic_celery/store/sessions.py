@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atomic_celery.config import Settings
 from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
 from atomic_celery.store.statements import Statement
 from atomic_celery.store.watchdog import Watch, Watchdog
+
+if TYPE_CHECKING:
+    import sqlite3
 
 # Statements are prepared once, maybe on empty tables: their plans must be right for any size.
 _PLANS = "SET plan_cache_mode = force_generic_plan;SET enable_seqscan = off;SET jit = off"

@@ -13,7 +13,6 @@ import itertools
 import math
 import os
 import re
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -171,12 +170,8 @@ class StoreUrl:
         Raises:
             ConfigError: It is not; says how to get it.
         """
-        if self.dialect == "sqlite" and sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-            oldest = ".".join(map(str, _OLDEST_SQLITE))
-            raise ConfigError(
-                f"this Python's SQLite is {sqlite3.sqlite_version}, and {oldest} or newer is needed: "
-                "upgrade the system's libsqlite3, use a Python that was built with a newer one, or use PostgreSQL"
-            )
+        if self.dialect == "sqlite":
+            _require_sqlite()
         extra = _EXTRAS.get(self.driver)
         if extra and importlib.util.find_spec(self.driver) is None:
             raise ConfigError(
@@ -356,3 +351,18 @@ def _decode(text: str, what: str) -> str:
     if "\0" in decoded:
         raise ConfigError(f"{what} contains %00")
     return decoded
+
+
+def _require_sqlite() -> None:
+    try:
+        import sqlite3  # a Python may have been built without it
+    except ImportError as error:
+        raise ConfigError(
+            "this Python was built without SQLite: use one that has it (its sqlite3 module), or use PostgreSQL"
+        ) from error
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        oldest = ".".join(map(str, _OLDEST_SQLITE))
+        raise ConfigError(
+            f"this Python's SQLite is {sqlite3.sqlite_version}, and {oldest} or newer is needed: "
+            "upgrade the system's libsqlite3, use a Python that was built with a newer one, or use PostgreSQL"
+        )

@@ -13,7 +13,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 from kombu.utils.uuid import uuid
 
-from atomic_celery import errors, limits, mailbag
+from atomic_celery import errors, limits, mailbag, names
 from atomic_celery.store.queues import Binding, QueueSpec
 from atomic_celery.store.records import NewMessage
 from atomic_celery.transport import codec, continuing, remote
@@ -173,6 +173,7 @@ class Channel(virtual.Channel):
     def queue_declare(self, queue: str | None = None, passive: bool = False, **options: Any) -> queue_declare_ok_t:
         """Make sure that a queue exists and return its name and size; with *passive* only if it does."""
         name = queue or f"amq.gen-{uuid()}"
+        names.require("queue", name)
         if passive:
             if self._store.queues.get(name) is None:
                 self._not_found("queue", name, "queue_declare")
@@ -262,6 +263,7 @@ class Channel(virtual.Channel):
         """Make sure that an exchange exists; with *passive* only check it."""
         kind = type or "direct"
         name = exchange or f"amq.{kind}"
+        names.require("exchange", name)
         if passive:
             if self._topology.exchange_type(name) is None:
                 self._not_found("exchange", name, "exchange_declare")
@@ -287,6 +289,8 @@ class Channel(virtual.Channel):
 
     def _binding(self, queue: str, exchange: str | None, routing_key: str) -> Binding:
         name = exchange or DEFAULT_EXCHANGE
+        names.require("exchange", name)
+        names.require("routing key", routing_key)
         kind = self._topology.exchange_type(name) or "direct"
         return Binding(name, routing_key or "", pattern_of(kind, routing_key or ""), queue)
 

@@ -17,6 +17,7 @@ from dateutil.parser import isoparse
 from kombu.utils.json import JSONEncoder
 from kombu.utils.json import loads as loads_with_types
 
+from atomic_celery import names
 from atomic_celery.store.records import Claimed, NewMessage
 
 RawMessage = dict[str, Any]
@@ -61,7 +62,13 @@ def name_publication(headers: Mapping[str, Any], properties: dict[str, Any]) -> 
 
 
 def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
-    """Encode a kombu message on its way to *exchange*."""
+    """Encode a kombu message on its way to *exchange*.
+
+    Raises:
+        UnstorableName: The exchange, the routing key or the task's id is none that a database stores.
+    """
+    names.require("exchange", exchange)
+    names.require("routing key", routing_key)
     headers, properties = message["headers"], message["properties"]
     headers.pop("atomic_eta", None)  # what a retried task still carries of the claim it retries
     properties.pop("atomic", None)
@@ -74,12 +81,14 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
     packed = {**message, **_packed_body(message, properties)}
     facts = _facts(packed)
     is_task = "task" in facts
+    task_id = _text_of(facts["id"] if "id" in facts else properties["publish_id"])
+    names.require("task id", task_id)
     due_ms = _instant_ms(facts.get("eta")) if is_task else None
     if due_ms is not None and facts is not headers:
         packed["body"] = _readable.encode({**facts, "eta": None})  # as `unpack` does it with a header
     return Packed(
         payload=_dump(packed),
-        task_id=_column(facts["id"] if "id" in facts else properties["publish_id"]),
+        task_id=task_id,
         task_name=_column(facts.get("task")),
         root_id=_column(facts.get("root_id")),
         priority=_priority(properties.get("priority")),
@@ -181,7 +190,7 @@ def _dump(message: RawMessage) -> str:
         text = _readable.encode(message)
     except TypeError:
         text = _readable.encode(_without_foreign_properties(message))
-    return text if text.isascii() or _storable(text) else _escaped.encode(json.loads(text))
+    return text if names.is_utf8(text) else _escaped.encode(json.loads(text))
 
 
 def _without_foreign_properties(message: RawMessage) -> RawMessage:
@@ -198,21 +207,14 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _storable(text: str) -> bool:
-    """Whether the text is UTF-8: half a surrogate pair is not, and must be escaped."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _text_of(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _column(value: Any) -> str | None:
     """Return a name as a column can hold it, which is any but for NUL and half a surrogate pair."""
-    if value is None:
-        return None
-    text = str(value)
-    if "\0" not in text and (text.isascii() or _storable(text)):
+    text = _text_of(value)
+    if text is None or names.is_storable(text):
         return text
     return text.encode("ascii", "backslashreplace").decode().replace("\0", "\\x00")
 

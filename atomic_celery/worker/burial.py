@@ -41,12 +41,21 @@ def mourn(host: Host) -> None:
         StoreUnavailable: It goes on another time.
     """
     # Asked first without a transaction, which would keep SQLite's other writers out.
-    while host.store.messages.untold() is not None:
+    while (untold := host.store.messages.untold()) is not None:
+        _tell(host, untold)
+
+
+def _tell(host: Host, waiting: Untold) -> None:
+    """Store the failure of what waits, if it still does; what the database refuses is never asked of it again."""
+    try:
         with host.store.transaction("burial"):
             untold = host.store.messages.untold()
             if untold is not None:
                 outbox.deliver(host.store, _failure(host, untold))
                 host.store.messages.tell((untold.id, untold.fence))
+    except errors.StoreRefused as error:
+        logger.error("The result of buried message %d cannot be stored: %s", waiting.id, error)
+        host.store.messages.tell((waiting.id, waiting.fence))
 
 
 def _failure(host: Host, untold: Untold) -> list[Entry]:
@@ -71,7 +80,8 @@ def _fail(host: Host, untold: Untold) -> None:
         context = _context(payload, app.conf.accept_content)
     except Exception:  # what it would have told is unreadable, but somebody may wait for its result
         context = Context({"id": untold.task_id})
-    error = WorkerLostError(f"its worker died {untold.crashes} times; the message is buried")
+    *_, last = host.store.reads.crashes(untold.id)
+    error = WorkerLostError(f"it did not end properly {untold.crashes} times, the message is buried: {last.reason}")
     ignored = getattr(context, "ignore_result", False) or (task is not None and task.ignore_result)
     (task or app).backend.mark_as_failure(
         untold.task_id,

@@ -60,6 +60,10 @@ class LeasedConsumer:
         """Put a message aside whose body is not what it says; Celery would drop it."""
         self.controller.atomic.settling.refuse(message, exc)
 
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        """Put a message aside that says no proper time or name; Celery would drop it, and somebody wait for ever."""
+        self.controller.atomic.settling.refuse(message, exc)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Let go of the connection, and of nothing else."""
         logger.warning("The connection to the database was lost and is made again: %s", exc)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FLUSH_EVERY_S = 0.1
+
 StartStopStep: Any = bootsteps.StartStopStep  # its stub is too strict about what a step may tell
 
 
@@ -119,6 +121,13 @@ class Host:
             "ready", host=self.holder.id, slots=self.load.slots, journal=str(self.store.url), instance=instance
         )
 
+    def begin_without_loop(self, timer: Any) -> None:
+        """Let *timer* do what a loop would do from now on: Celery has none in a green world."""
+        if not self._has_said_ready:
+            timer.call_repeatedly(FLUSH_EVERY_S, self.chronicle.flush)
+            self.shutdown.watch(timer)
+            self.say_ready()
+
     def close(self) -> None:
         """Settle what waits, give back the rest and leave the list, if the database can be reached."""
         self.shutdown.settle_and_leave()
@@ -187,9 +196,9 @@ class LeaveStep(StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def start(self, consumer: Any) -> None:
-        """Say that the host is ready, where no loop will: see `register_with_event_loop`."""
+        """Begin, where no loop will: see `register_with_event_loop`."""
         if not consumer.controller.use_eventloop:
-            consumer.controller.atomic.say_ready()
+            consumer.controller.atomic.begin_without_loop(consumer.timer)
 
     def stop(self, consumer: Any) -> None:
         """Do nothing: the consumer may be about to start again."""

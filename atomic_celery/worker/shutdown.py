@@ -11,18 +11,21 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import REMAP_SIGTERM
 from celery import platforms, signals
 from celery.apps.worker import Worker
+from celery.concurrency.prefork import TaskPool as CelerysPrefork
 from celery.platforms import EX_OK
 from celery.worker import state as celerys_state
 
-from atomic_celery import clock, errors, outbox
+from atomic_celery import clock, errors, outbox, process_tree
 from atomic_celery.endings import Attempt
+from atomic_celery.loop import Loop
 from atomic_celery.store import open_store
-from atomic_celery.store.records import Settlement
+from atomic_celery.store.records import Held, Settlement
 from atomic_celery.worker.hoarding import give_back
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ LOOK_EVERY_S = 0.1
 RELEASE_WITHIN_S = 2.0
 SETTLE_AGAIN_AFTER_S = 0.5
 LOOP_ANSWERS_WITHIN_S = 2.0
+NEVER_S = float("inf")
 
 
 class Shutdown:
@@ -52,7 +56,7 @@ class Shutdown:
         self._host = host
         self.draining = self.aborting = False
         self._began = threading.Event()
-        self._cut_off_at_s = float("inf")
+        self._cut_off_at_s = NEVER_S
         self._idle_since_s = clock.monotonic_s()
         self._signals_fd = -1
         self._asked_celery = self._celery_stops = False
@@ -64,10 +68,10 @@ class Shutdown:
         pool.ceiling = 0 if autoscaler is None else autoscaler.max_concurrency
         return 0 if self.draining else int(pool.appetite())
 
-    def watch(self, hub: Any) -> None:
-        """Take part in a loop that begins; only from here on a host that runs nothing is idle."""
+    def watch(self, timer: Any) -> None:
+        """Be called by a loop that begins, or by its timer; only from here on a host that runs nothing is idle."""
         self._idle_since_s = clock.monotonic_s()
-        hub.call_repeatedly(LOOK_EVERY_S, self._look)
+        timer.call_repeatedly(LOOK_EVERY_S, self._look)
 
     # Draining
 
@@ -87,8 +91,7 @@ class Shutdown:
             return
         self.draining = True
         host = self._host
-        if host.settings.shutdown_timeout_s is not None:
-            self._cut_off_at_s = clock.monotonic_s() + host.settings.shutdown_timeout_s
+        self._bound()
         for bucket in filter(None, host.worker.consumer.task_buckets.values()):
             bucket.clear_pending()
         if host.is_contained:
@@ -100,12 +103,18 @@ class Shutdown:
         host.keeping.keeper.wake()
         self._began.set()
 
+    def _bound(self, **_: Any) -> None:
+        """Let what runs go on for so long from now. Safe in a signal handler."""
+        timeout_s = self._host.settings.shutdown_timeout_s
+        if timeout_s is not None and self._cut_off_at_s == NEVER_S:
+            self._cut_off_at_s = clock.monotonic_s() + timeout_s
+
     def _look(self) -> None:
         """Go on to what is due."""
         now_s = clock.monotonic_s()
         if self._is_busy():
             self._idle_since_s = now_s
-            if now_s >= self._cut_off_at_s:
+            if self._host.is_contained and now_s >= self._cut_off_at_s:
                 self._cut_off()
         elif self.draining:
             self._let_celery_stop()
@@ -133,10 +142,10 @@ class Shutdown:
 
     def _cut_off(self) -> None:
         """Stop what still runs, and release it once it is dead: fence, stop, release, in this order."""
-        self._cut_off_at_s = float("inf")
+        self._cut_off_at_s = NEVER_S
         for request in self._host.roll.all():
             request.stopping = True
-            if self._host.is_contained and request.held is not None:
+            if request.held is not None:
                 self._host.pool.deadlines.revoke(*request.held)
         for request in list(state.active_requests):
             self._stop(request)
@@ -184,7 +193,10 @@ class Shutdown:
         """Answer SIGTERM and SIGINT from now on, if this worker is a program of its own."""
         host = self._host
         is_program = isinstance(host.worker, Worker) and threading.current_thread() is threading.main_thread()
-        if not is_program or not host.is_contained:
+        if not is_program:
+            return
+        if not host.is_contained:
+            self._end_in_time()
             return
         read_fd, self._signals_fd = os.pipe()
         threading.Thread(target=self._obey, args=(read_fd,), name="atomic-signals", daemon=True).start()
@@ -208,26 +220,50 @@ class Shutdown:
         signals.worker_shutting_down.send(sender=self._host.worker.hostname, sig=name, how="Warm", exitcode=EX_OK)
         self.drain(name)
 
+    def _end_in_time(self) -> None:
+        """Keep to the time that a drain may take where the pool is Celery's, and waits for its tasks for ever."""
+        if self._host.settings.shutdown_timeout_s is None:
+            return
+        signals.worker_shutting_down.connect(self._bound, weak=False)  # a task of solo's lets nothing else begin
+
+        def look() -> None:
+            if clock.monotonic_s() >= self._cut_off_at_s:
+                self._stop_celerys_pool()
+
+        Loop("atomic-shutdown", look, interval_s=LOOK_EVERY_S).start()
+
+    def _stop_celerys_pool(self) -> None:
+        """End the processes of the pool and then this one; what runs in this one is left to its leases."""
+        process_tree.kill_descendants()
+        inside = [] if isinstance(self._host.pool, CelerysPrefork) else self._host.roll.all()
+        self._exit(EX_OK, left={request.held for request in inside if request.held and request.phase != "waiting"})
+
     def _stop_at_once(self) -> None:
         """Kill the children, release all that is held and exit, whatever state the rest is in."""
         self.aborting = True
-        bound = threading.Timer(2 * RELEASE_WITHIN_S, os._exit, (EXIT_STOPPED,))
+        self._host.pool.kill_all()
+        self._exit(EXIT_STOPPED)
+
+    def _exit(self, code: int, left: AbstractSet[Held] = frozenset()) -> None:
+        """Release all that is held, but for what is *left* to run out, and exit."""
+        self.aborting = True
+        bound = threading.Timer(2 * RELEASE_WITHIN_S, os._exit, (code,))
         bound.daemon = True
         bound.start()
-        self._host.pool.kill_all()
-        released = self._release_all()
+        released = self._release_all(left)
         self._host.chronicle.say("stopped", released=released)
         if self._host.worker.pidlock:
             self._host.worker.pidlock.release()
         logging.shutdown()
-        os._exit(EXIT_STOPPED)
+        os._exit(code)
 
-    def _release_all(self) -> int:
+    def _release_all(self, left: AbstractSet[Held]) -> int:
         """Settle what has ended and release the rest, by a connection of its own; return how many that were."""
         host = self._host
         attempt = Attempt([], []) if host.tenure.claimer is None else host.claimer.endings.begin()
         ended = attempt.settlement
         held = [(lease.message_id, lease.fence) for lease in host.keeping.keeper.held()]
+        held = [each for each in held if each not in left]
         settlement = Settlement(ended.completed, [*ended.released, *held], ended.crashed)
         store = open_store(host.store.url.reveal(), host.store.settings)
         try:

@@ -15,6 +15,8 @@ from atomic_celery.lease import LeaseKeeper
 from atomic_celery.store import Claimed, Holder, NewMessage, Store
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queue, QueueSpec
+from atomic_celery.store.reads import Filter
+from atomic_celery.store.results import Outcome
 from tests.support.waiting import wait_until
 
 HOLDER = Holder("claimer", "boot")
@@ -143,6 +145,55 @@ def test_an_ending_whose_answer_was_lost_is_tried_again_and_not_called_refused(
     assert refused == []
     assert keeper.held() == []
     assert unfinished(store) == []
+
+
+def test_an_end_that_is_refused_is_buried_at_once_and_holds_up_no_other(
+    store: Store, claimer: Claimer, wants: Wants
+) -> None:
+    wants.room = 20
+    publish(store, wants.queue, 20)
+    turn(claimer)
+    told: dict[int, bool] = {}
+    burials: list[int] = []
+    claimer.hooks = Hooks(
+        degraded=lambda *_: pytest.fail("the database answers"),
+        crashed=lambda crashed: burials.extend(each.id for each in crashed if each.buried),
+    )
+    for number, message in enumerate(wants.got):
+        status: Any = None if number == 7 else "SUCCESS"
+        outcome = Outcome(f"t{number}", status, "{}", None)
+
+        def then(ours: bool, message_id: int = message.id) -> None:
+            told[message_id] = ours
+
+        claimer.settle(Ending(message.held, "complete", outbox=lambda outcome=outcome: [outcome], then=then))
+    assert claimer.flush()
+    refused = wants.got[7].id
+    assert told == {message.id: message.id != refused for message in wants.got}
+    [dead] = store.reads.messages(Filter(state="dead"))
+    assert (dead.id, dead.crashes) == (refused, 1)
+    assert burials == [refused]
+    [crash] = store.reads.crashes(refused)
+    assert crash.reason.startswith("its end cannot be stored: ")
+    assert unfinished(store) == ["dead"]
+
+
+def test_a_refusal_that_nothing_can_be_done_about_is_told(
+    store: Store, claimer: Claimer, wants: Wants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, wants.queue, 2)
+    turn(claimer)
+
+    def refuse(self: Messages, *args: Any) -> Any:
+        raise errors.StoreRefused("not that")
+
+    for message in wants.got:
+        claimer.settle(Ending(message.held, "complete"))
+    with monkeypatch.context() as broken:
+        broken.setattr(Messages, "turn", refuse)
+        assert not claimer.flush()
+    assert claimer.flush()
+    assert unfinished(store) == ["dead"]
 
 
 def test_on_its_thread_it_says_when_the_database_is_away_and_when_it_is_back(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,46 @@ def test_prefork_kills_what_is_lost(fleet: Fleet) -> None:
     fleet.wait_until(lambda: gone(child), what="the child is dead")
     fleet.open_gate("g")
     assert fleet.wait_done(1) == ["g"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_idle_exit_ends_a_host_that_has_nothing_to_do(fleet: Fleet, pool: str) -> None:
+    fleet.send("note", "n")
+    worker = fleet.worker(pool=pool, options=("--idle-exit", "3000")).start()
+    worker.wait_line("draining", reason="idle")
+    assert worker.wait() == 0
+    assert fleet.ledger.rows() == ["n"]
+    assert worker.events("released", outcome="succeeded")
+    assert fleet.store.hosts.list() == []
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_events_are_told_while_a_task_runs(fleet: Fleet, pool: str) -> None:
+    worker = fleet.worker(pool=pool).start()
+    child = fleet.send("gate", "g", str(fleet.directory))
+    fleet.gate("g")
+    if pool != "solo":  # there, nothing else happens while a task runs
+        worker.wait_line("claimed", child=child.id)
+    fleet.open_gate("g")
+    worker.wait_line("released", child=child.id, outcome="succeeded")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_after_atomic_shutdown_timeout_the_worker_ends_whatever_still_runs(
+    database_url: str, tmp_path: Path, pool: str
+) -> None:
+    with closing(
+        Fleet(database_url, tmp_path, quick=False, settings={"ATOMIC_SHUTDOWN_TIMEOUT": "1"}, results=True)
+    ) as fleet:
+        worker = fleet.worker(pool=pool).start()
+        result = fleet.send("gate", "g", str(fleet.directory))
+        fleet.gate("g")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        worker.wait_line("stopped")
+        assert fleet.store.hosts.list() == []
+        [stopped] = fleet.store.reads.messages()
+        # A thread cannot be stopped before its process: what it ran waits for its lease to run out.
+        assert (stopped.state, stopped.crashes) == ("ready" if pool == "prefork" else "running", 0)
+        assert result.state == "PENDING"
+        assert fleet.ledger.rows() == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,7 +33,7 @@ def test_a_good_setup_has_no_problem(broker_url: str) -> None:
 
 
 def test_missing_tables_are_named_with_the_command(postgres_url: str) -> None:
-    assert "atomic migrate" in said(f"atomic+{postgres_url}")
+    assert "\n    fix: run: celery -A <your project> atomic migrate" in said(f"atomic+{postgres_url}")
 
 
 def test_tables_of_a_newer_release_are_refused(broker_url: str) -> None:
@@ -39,7 +41,7 @@ def test_tables_of_a_newer_release_are_refused(broker_url: str) -> None:
         store.schema.migrate()
         store.schema._exec("note", name="schema_version", number=99)
         store.schema._exec("note", name="schema_floor", number=99)
-    assert "upgrade atomic_celery on this machine" in said(broker_url)
+    assert "\n    fix: upgrade atomic_celery on this machine" in said(broker_url)
 
 
 def test_an_unreachable_database_is_named_without_its_password() -> None:
@@ -63,6 +65,40 @@ def test_a_sqlite_that_is_too_old_is_named_with_what_is_needed(tmp_path: Path, m
     assert "fix: upgrade the system's libsqlite3" in text
     with pytest.raises(ConfigError, match=r"3\.34\.1"):
         open_store(f"atomic+sqlite:///{tmp_path}/x.db", Settings()).now_ms()
+
+
+WITHOUT_SQLITE = """
+import sys
+sys.modules["_sqlite3"] = None  # as in a Python that was built without it
+import kombu, atomic_celery
+from atomic_celery.config import Settings
+from atomic_celery.errors import SchemaMismatch
+from atomic_celery.setup_check import examine
+from atomic_celery.store import open_store
+print(examine("atomic+sqlite:///x.db", Settings()).text())
+store = open_store(sys.argv[1], Settings())
+store.schema.migrate()
+print(store.now_ms() > 0)
+kombu.Connection(sys.argv[1]).default_channel.queue_declare("q")
+try:
+    open_store(sys.argv[1], Settings(prefix="other")).schema.require()
+except SchemaMismatch as error:
+    print(error.what)
+"""
+
+
+def test_a_python_without_sqlite_works_with_postgresql(postgres_url: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SQLITE, f"atomic+{postgres_url}"],
+        check=False,
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "this Python was built without SQLite" in run.stdout
+    assert "fix: use one that has it" in run.stdout
+    assert "True\nthere are no other_ tables" in run.stdout
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
