@@ -62,28 +62,25 @@ WITH RECURSIVE queue AS (
       FROM atomic_queue
      WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
        AND (:queues::text IS NULL OR name IN (SELECT json_array_elements_text(:queues::json)))
-), lane (queue_id, lane, turn) AS (
-    SELECT queue.id,
-           (SELECT gated.lane FROM atomic_gated AS gated WHERE gated.queue_id = queue.id
-             ORDER BY gated.lane LIMIT 1), 1
+), looked (queue_id, lane, limit_id, root_limit_id, turn) AS (
+    SELECT first.*, 1
       FROM queue
-    UNION ALL
-    SELECT lane.queue_id,
-           (SELECT gated.lane FROM atomic_gated AS gated
-             WHERE gated.queue_id = lane.queue_id AND gated.lane > lane.lane
-             ORDER BY gated.lane LIMIT 1), lane.turn + 1
-      FROM lane
-     WHERE lane.lane IS NOT NULL AND lane.turn < :lanes
-), looked AS MATERIALIZED (
-    SELECT lane.queue_id, lane.lane, head.limit_id, head.root_limit_id
-      FROM lane
      CROSS JOIN LATERAL (
-           SELECT limit_id, root_limit_id
+           SELECT queue_id, lane, limit_id, root_limit_id
              FROM atomic_gated
-            WHERE queue_id = lane.queue_id AND atomic_gated.lane = lane.lane
-            ORDER BY priority DESC, position
-            LIMIT 1) AS head
-     WHERE lane.lane IS NOT NULL
+            WHERE queue_id = queue.id
+            ORDER BY lane
+            LIMIT 1) AS first
+    UNION ALL
+    SELECT next.*, looked.turn + 1
+      FROM looked
+     CROSS JOIN LATERAL (
+           SELECT queue_id, lane, limit_id, root_limit_id
+             FROM atomic_gated
+            WHERE queue_id = looked.queue_id AND atomic_gated.lane > looked.lane
+            ORDER BY lane
+            LIMIT 1) AS next
+     WHERE looked.turn < :lanes
 ), running AS MATERIALIZED (
     SELECT admitted.limit_id, count(*) AS n
       FROM atomic_admitted AS admitted
