@@ -243,6 +243,8 @@ class Controller:
             self._store.controllers.keep(TERM, self._memory.document(), document)
             self._store.controllers.add_sample(sample)
             forgotten = self._store.hosts.count_listing(decided.listed, decided.missing, LISTINGS_TO_FORGET)
+            for news in decided.news:
+                self._record(news.what, news.instance)
             for instance in forgotten:
                 self._record("drain-forgotten", instance, why=f"missing from {LISTINGS_TO_FORGET} listings in a row")
             held_by = None if decided.held is None else decided.held.by

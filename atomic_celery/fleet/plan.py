@@ -75,6 +75,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """Something that a host did by itself."""
+
+    what: Literal["host-registered", "host-left", "host-stale"]
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now."""
 
@@ -89,6 +97,8 @@ class Plan:
     """Drained instances that are listed."""
     missing: tuple[str, ...] = ()
     """Those that were once and are not now."""
+    news: tuple[News, ...] = ()
+    """What has become of hosts since the last tick."""
 
     def reasons(self) -> list[str]:
         """Say it in words, a line for each thing."""
@@ -100,7 +110,7 @@ class Plan:
 
 def plan(seen: Snapshot, memory: Memory, policy: Policy) -> Plan:
     """Decide. Pure: the same arguments, the same answer."""
-    return _Planning(seen, memory.watch(seen.now_ms), policy).decide()
+    return _Planning(seen, memory.watch(seen.now_ms), policy, memory.ticked_ms).decide()
 
 
 @dataclass(slots=True)
@@ -110,6 +120,8 @@ class _Planning:
     seen: Snapshot
     memory: Memory
     policy: Policy
+    before_ms: int
+    """When the last tick was."""
     places: dict[str, Place] = field(default_factory=dict)
     foreign: list[HostSeen] = field(default_factory=list)
     drained: dict[str, int] = field(default_factory=dict)
@@ -122,13 +134,14 @@ class _Planning:
             asked = ((name, place.asked_ms(self.seen.drains)) for name, place in self.places.items())
             self.drained = {name: asked_ms for name, asked_ms in asked if asked_ms is not None}
         missing = self._missing_drains()
+        news = tuple(self._news())
         self._notice()
         removals = list(self._removals())
         self._count_failures(removals)
         added, held = self._growth(len(removals))
         drains = [*self._redrains(), *self._lost(), *self._idle()]
         listed = tuple(name for place in self.drained for name in self._names(place) if name in self.seen.drains)
-        return Plan((*removals, *added, *drains), self.memory, held, tuple(self.notes), listed, missing)
+        return Plan((*removals, *added, *drains), self.memory, held, tuple(self.notes), listed, missing, news)
 
     # What is remembered
 
@@ -157,6 +170,14 @@ class _Planning:
             pressed_since_ms=self._pressed_since_ms(),
             **changes,
         )
+
+    def _news(self) -> Iterator[News]:
+        for name, place in self.places.items():
+            seen_ms = self.memory.instances[name].host_ms if name in self.memory.instances else None
+            if place.fresh and seen_ms is None:
+                yield News("host-registered", name)
+            elif not place.fresh and seen_ms is not None and seen_ms == self.before_ms:
+                yield News("host-stale" if place.hosts else "host-left", name)
 
     def _still_asked(self, new: int) -> Iterator[Asked]:
         """Yield what is not listed yet; whatever is new came for what was asked for first."""

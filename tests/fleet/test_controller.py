@@ -108,7 +108,8 @@ def test_an_idle_host_is_drained_leaves_and_is_removed(scene: Scene) -> None:
     scene.leave("a")
     scene.pass_s(10)
     assert scene.cloud.acts() == ["drain a"]
-    assert [len(scene.events(kind)) for kind in ("drain-asked", "drained", "removed")] == [1, 1, 1]
+    kinds = ("host-registered", "drain-asked", "host-left", "drained", "removed")
+    assert [len(scene.events(kind)) for kind in kinds] == [1, 1, 1, 1, 1]
 
 
 def test_a_host_that_claims_before_it_is_drained_is_not_drained(scene: Scene) -> None:

@@ -17,6 +17,7 @@ from atomic_celery.fleet.plan import (
     SURE_AFTER_MS,
     Add,
     Drain,
+    News,
     Plan,
     Remove,
     plan,
@@ -495,6 +496,22 @@ def test_after_an_outage_silence_is_no_death() -> None:
 
 def test_a_tick_of_a_clock_that_was_set_back_begins_anew() -> None:
     assert WATCHED.watch(NOW_MS - 60 * MINUTE_MS).watched_since_ms == NOW_MS - 60 * MINUTE_MS
+
+
+# News
+
+
+def test_what_hosts_do_by_themselves_is_news_once() -> None:
+    seen = see([instance("a")], [host("h", on="a")])
+    came = plan(seen, WATCHED, POLICY)
+    assert came.news == (News("host-registered", "a"),)
+    there = plan(later(seen, 10_000), came.memory, POLICY)
+    assert there.news == ()
+    gone = plan(later(see([instance("a")]), 20_000), there.memory, POLICY)
+    assert gone.news == (News("host-left", "a"),)
+    assert plan(later(see([instance("a")]), 30_000), gone.memory, POLICY).news == ()
+    silent = plan(later(see([instance("a")], [host("h", on="a", silent_ms=16_000)]), 20_000), there.memory, POLICY)
+    assert silent.news == (News("host-stale", "a"),)
 
 
 # Memory
