@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 from crew import Worker
 from progress import Progress, print_totals
 
-from atomic_celery.config import Settings
+from atomic_celery import config
 from atomic_celery.store import open_store
 
 LEASE_S = tasks.app.conf.atomic_lease
@@ -40,7 +40,7 @@ def _count(paths: list[str], workers: list[Worker]) -> list[survey.Facts]:
     print(
         f"{len(paths)} files, one message each. Two workers; lease {LEASE_S:g} s (a fleet would keep the default 30 s)."
     )
-    store = open_store(tasks.app.conf.broker_url, Settings())
+    store = open_store(tasks.app.conf.broker_url, config.from_sources(config.celery_keys(tasks.app.conf)))
     progress = Progress(store, total=len(paths))
     progress.until(lambda seen: seen.done >= len(paths) // 2)
     workers[0].kill()

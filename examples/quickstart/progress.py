@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from survey import Totals
 
 from atomic_celery import status
 from atomic_celery.store import Store
+from atomic_celery.trouble import StoreTrouble
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,14 @@ class Progress:
         """Show the progress until *reached* says so."""
         pace = threading.Event()
         while True:
-            seen = self._look()
-            self._show(seen)
-            if reached(seen):
-                return
+            try:
+                seen = self._look()
+            except StoreTrouble as trouble:  # this look; the workers go on, and so do we
+                self.say(trouble.headline)
+            else:
+                self._show(seen)
+                if reached(seen):
+                    return
             pace.wait(0.25 if self._live else 1.0)
 
     def say(self, text: str) -> None:
@@ -62,11 +68,12 @@ class Progress:
         fleet = status.read(self._store)
         hosts = [host for host in fleet.hosts if host.state in status.SERVING]
         tasks = [queue for queue in fleet.queues if not queue.temporary]
+        held = Counter(view.holder for view in self._store.searches.held_by([host.id for host in hosts]))
         unfinished = sum(queue.ready + queue.delayed + queue.running for queue in tasks)
         return Seen(
             hosts=len(hosts),
             slots=sum(host.slots for host in hosts),
-            busy=sum(host.busy for host in hosts),
+            busy=sum(min(host.slots, held[host.id]) for host in hosts),
             queued=sum(queue.ready for queue in tasks),
             running=sum(queue.running for queue in tasks),
             done=max(0, self._total - unfinished),

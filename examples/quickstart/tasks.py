@@ -12,6 +12,9 @@ app.conf.update(
     # A killed worker's files are taken over after one lease. 30 s is right for a fleet; a demo need not bore.
     atomic_lease=float(os.environ.get("QUICKSTART_LEASE_S", "6")),
     atomic_renew_every=float(os.environ.get("QUICKSTART_LEASE_S", "6")) / 3,
+    # Likewise what hosts say of themselves, and how soon one that says nothing any more is left out.
+    atomic_report_every=0.5,
+    atomic_stale_after=2.0,
     atomic_statement_timeout=float(os.environ.get("QUICKSTART_LEASE_S", "6")) / 2,
 )
 
