@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks import __doc__ as description
-from tests.benchmarks import bare, claiming, completion, drain, fleet, pickup, publishing, subjects
+from tests.benchmarks import bare, claiming, completion, drain, fleet, limiting, pickup, publishing, subjects
 from tests.benchmarks.database import temporary
 from tests.benchmarks.results import Report, Result, machine
 from tests.benchmarks.servers import NotInstalledError
@@ -74,6 +74,9 @@ class Run:
             with temporary(self._server) as database:
                 values = claiming.measure(database, scale.claim_depths, scale.dead_count, scale.claim_count)
             self._record("claim", "store", values)
+        if "limits" in self._benchmarks:
+            with temporary(self._server) as database:
+                self._record("limits", "store", limiting.measure(database, scale.publish_count))
         if "fleet" in self._benchmarks and self._server.pid is not None:
             with temporary(self._server) as database:
                 self._record("fleet", "store", fleet.measure(database, self._server.pid, scale.fleet_s))
@@ -134,7 +137,7 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run what the command line asks for."""
-    benchmarks = ["bare", "claim", "fleet", "drain", "completion", "publish", "pickup"]
+    benchmarks = ["bare", "claim", "limits", "fleet", "drain", "completion", "publish", "pickup"]
     ours, peers = list(subjects.OURS), list(subjects.PEERS)
     parser = argparse.ArgumentParser(
         "python -m tests.benchmarks",
