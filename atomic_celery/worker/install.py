@@ -62,7 +62,7 @@ def install(worker: Any) -> None:
 def _checked(worker: Any) -> Settings:
     try:
         settings = settings_of(worker.app.conf, worker.options)
-        findings = setup_check.examine(url_of(worker._conninfo), settings)
+        findings = _choose(worker, settings)
     except errors.ConfigError as error:
         findings = setup_check.Findings([setup_check.Problem(str(error), "correct the setting that is named")])
     for warning in findings.warnings:
@@ -71,6 +71,23 @@ def _checked(worker: Any) -> Settings:
         print(findings.text(), file=sys.stderr)
         raise SystemExit(1)
     return settings
+
+
+def _choose(worker: Any, settings: Settings) -> setup_check.Findings:
+    """Examine the broker's databases until one will do; the worker stays with that one, since its leases are there."""
+    urls = worker._conninfo.alt
+    if len(urls) < 2:
+        return setup_check.examine(url_of(worker._conninfo), settings)
+    passed_over = setup_check.Findings()
+    for url in urls:
+        conninfo = worker.app.connection_for_read(url)
+        findings = setup_check.examine(url_of(conninfo), settings)
+        if not findings.problems:
+            worker._conninfo, worker.app.conf["broker_read_url"] = conninfo, url
+            findings.warnings += [problem.what for problem in passed_over.problems]
+            return findings
+        passed_over.problems += [problem for problem in findings.problems if problem not in passed_over.problems]
+    return passed_over
 
 
 def _set_slots(worker: Any, settings: Settings) -> None:

@@ -217,3 +217,22 @@ def test_that_results_are_elsewhere_is_said_once(broker_url: str, tmp_path: Path
         worker = fleet.worker().start()
         assert fleet.send("add", 1, 2).get(timeout=60) == 3
         assert worker.log.count("which is not where the messages are") == count
+
+
+def test_of_several_brokers_a_worker_takes_the_first_that_can_be_used(fleet: Fleet) -> None:
+    away = f"atomic+postgresql://me:secret@127.0.0.1:{free_port()}/db"
+    fleet.send("note", "n")
+    worker = fleet.worker(options=("--idle-exit", "3000"), env={"TEST_BROKER": f"{away};{fleet.url}"}).start()
+    assert worker.wait(60) == 0
+    assert fleet.ledger.rows() == ["n"]
+    assert "warning: the database atomic+postgresql://me:***@127.0.0.1" in worker.log
+    assert "secret" not in worker.log
+
+
+def test_when_none_of_several_brokers_can_be_used_all_are_named(fleet: Fleet) -> None:
+    ports = [free_port(), free_port()]
+    urls = ";".join(f"atomic+postgresql://me@127.0.0.1:{port}/db" for port in ports)
+    worker = fleet.worker(env={"TEST_BROKER": urls}).start()
+    assert worker.wait(60) == 1
+    assert all(f"127.0.0.1:{port}" in worker.log for port in ports)
+    assert worker.log.count("fix: ") == 2
