@@ -15,7 +15,7 @@
 -- name: publish :one hot
 -- Store one message that may be claimed at once, and wake one sleeper for it, or leave that for later.
 -- No id: its task id is unfinished in that queue (I6), or the queue is gone, which the second column tells, or its
--- publisher's fence is not above all that it has stored (I10), which the last one tells.
+-- publisher's fence is not above all that it has stored (I11), which the last one tells.
 WITH receipt AS (
     INSERT INTO atomic_publisher AS known (id, fence, at_ms)
     SELECT :publisher::text, :fence::bigint, {now_ms} WHERE :publisher::text IS NOT NULL
@@ -60,7 +60,7 @@ SELECT (SELECT id FROM message),
 -- when a delayed one must be promoted.
 -- One row for each, in order; no id: its task id is unfinished in that queue (I6), or its key is taken (I9). All
 -- or none: not when a queue is gone, which the second column tells for each, nor when the publisher's fence is not above
--- all that it has stored (I10), which the last one tells.
+-- all that it has stored (I11), which the last one tells.
 WITH receipt AS (
     INSERT INTO atomic_publisher AS known (id, fence, at_ms)
     SELECT :publisher::text, :fence::bigint, {now_ms} WHERE :publisher::text IS NOT NULL
