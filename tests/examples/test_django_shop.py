@@ -43,6 +43,8 @@ def test_everything_is_paid_and_shown_once(environment: Mapping[str, str]) -> No
     assert "8 lamps ordered, 4 customers came too late" in said
     assert "payments: 8 of 8" in said
     assert "thumbnails: 9 of 9" in said
+    assert "chairs: 6 of 6" in said
+    assert "root-changed" in manage(environment, "atomic", "events")
     assert manage(environment, "makemigrations", "--check", "--dry-run") == "No changes detected\n"
 
 

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import transaction
 from PIL import Image
 
-from shop.models import Order, Payment, Picture, Thumbnail
+from shop.models import Item, Order, Payment, Picture, Thumbnail
 
 
 @shared_task
@@ -17,6 +17,11 @@ def take_payment(order_id):
         Payment.objects.get_or_create(order=order, defaults={"reference": f"payment of order {order.pk}"})
         order.paid = True
         order.save()
+
+
+@shared_task
+def unpack(name):
+    Item.objects.get_or_create(name=name, defaults={"in_stock": 1})
 
 
 @shared_task

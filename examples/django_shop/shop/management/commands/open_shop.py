@@ -13,10 +13,10 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from PIL import Image
 
-from shop import orders, pictures
+from shop import deliveries, orders, pictures
 from shop.models import Item, Order, Payment, Picture, Thumbnail
 
-IN_STOCK, CUSTOMERS, PICTURES = 8, 12, 3
+IN_STOCK, CUSTOMERS, PICTURES, CHAIRS = 8, 12, 3, 6
 
 
 class Command(BaseCommand):
@@ -65,12 +65,13 @@ class Command(BaseCommand):
             image = io.BytesIO()
             Image.new("RGB", (600, 400), (40 * number, 90, 120)).save(image, "PNG")
             pictures.add(ContentFile(image.getvalue(), name=f"lamp-{number}.png"))
+        deliveries.receive("of chairs", [f"chair {number}" for number in range(CHAIRS)])
         self.stdout.write(f"{Order.objects.count() - before} lamps ordered, {sold_out} customers came too late")
         return sold_out
 
     def wait(self, worker, sold_out):
         until = time.monotonic() + 120
-        while Order.objects.filter(paid=False).exists() or Picture.objects.filter(ready=False).exists():
+        while self.unfinished():
             if worker.poll() is not None:
                 raise CommandError(f"the worker ended with {worker.returncode}")
             if time.monotonic() > until:
@@ -79,9 +80,17 @@ class Command(BaseCommand):
         counts = {
             "payments": (Payment.objects.count(), Order.objects.count()),
             "thumbnails": (Thumbnail.objects.count(), Picture.objects.count() * len(pictures.WIDTHS)),
+            "chairs": (Item.objects.filter(name__startswith="chair").count(), CHAIRS),
             "customers too late": (sold_out, CUSTOMERS - IN_STOCK),
         }
         for what, (found, expected) in counts.items():
             self.stdout.write(f"{what}: {found} of {expected}")
         if any(found != expected for found, expected in counts.values()):
             raise CommandError("something is missing, or was done twice")
+
+    def unfinished(self):
+        return (
+            Order.objects.filter(paid=False).exists()
+            or Picture.objects.filter(ready=False).exists()
+            or Item.objects.filter(name__startswith="chair").count() < CHAIRS
+        )
