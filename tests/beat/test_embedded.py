@@ -57,10 +57,12 @@ def test_the_beat_of_a_killed_worker_goes_and_that_of_another_takes_over(fleet: 
 
 
 def test_another_scheduler_that_was_asked_for_is_left_alone(fleet: Fleet) -> None:
-    start(fleet, "w", "--scheduler", "celery.beat:PersistentScheduler")
+    worker = start(fleet, "w", "--scheduler", "celery.beat:PersistentScheduler")
     fleet.wait_until(lambda: list(fleet.directory.glob("celerybeat-schedule*")))
 
     assert fleet.store.terms.look(TERM) is None
+    worker.signal(signal.SIGTERM)  # its scheduler is a process that outlives a worker that is killed
+    assert worker.wait() == 0
 
 
 def test_a_worker_without_a_beat_runs_no_schedule(fleet: Fleet) -> None:
