@@ -12,8 +12,6 @@ from typing import Any
 from celery import canvas
 from celery.utils.functional import regen
 
-from atomic_celery.sending import publishes_here
-
 _READ_LAZILY = type(regen(iter(())))
 """Of the parts of a group that are read one by one, Celery has some in its hands before it sends the first."""
 
@@ -26,6 +24,8 @@ def install() -> None:
 
     @functools.wraps(apply_one_by_one)
     def apply_async(self: canvas.group, *args: Any, **kwargs: Any) -> Any:
+        from atomic_celery.sending import publishes_here  # here, because it may be what first imports groups' module
+
         if not publishes_here(self.app):
             return apply_one_by_one(self, *args, **kwargs)
         # Here, because a project with another broker should not have to import it.

@@ -65,10 +65,10 @@ def _app_of(client: Connection) -> Any:
 
     state: Any = _state
     current = state._tls.current_app or state.default_app
-    apps = [current] if current is not None else list(state._get_active_apps())
-    if len(apps) == 1:
-        return apps[0]
-    return next((app for app in apps if _is_broker_of(app.conf, client)), None)
+    active = list(state._get_active_apps())
+    apps = active if current is None else [current, *active]
+    likely = current if current is not None or len(active) != 1 else active[0]
+    return next((app for app in apps if _is_broker_of(app.conf, client)), likely)
 
 
 def _is_broker_of(conf: Mapping[str, Any], client: Connection) -> bool:

@@ -52,7 +52,8 @@ def test_a_message_in_no_state_or_two_breaks_the_first_invariant(
 ) -> None:
     lost, doubled = world.publish("lost"), world.publish("doubled")
     tamper(database_url, f"DELETE FROM atomic_ready WHERE message_id = {lost}")
-    tamper(database_url, f"INSERT INTO atomic_dead VALUES ({doubled}, 1, 3, 0, 0, 'by hand', 0)")
+    columns = "message_id, queue_id, priority, fence, crashes, reason, buried_ms"
+    tamper(database_url, f"INSERT INTO atomic_dead ({columns}) VALUES ({doubled}, 1, 3, 0, 0, 'by hand', 0)")
 
     run = cli("doctor")
 

@@ -14,7 +14,7 @@ from tests.support.application import app, note
 
 __all__ = ["app", "note"]
 
-ITS_OWN = {"_connection_errors", "_on_ack", "_on_reject", "_request_dict"}
+ITS_OWN = {"_connection_errors", "_on_ack", "_on_reject", "_request_dict", "time_limits"}
 
 
 @task_received.connect

@@ -107,7 +107,7 @@ def test_who_waits_is_told_though_the_host_that_buries_dies_over_it(
         first.signal(signal.SIGKILL)
         assert fleet.worker("second", faults=faults).start().wait(60) == -signal.SIGKILL
         fleet.worker("third").start()
-        with pytest.raises(WorkerLostError, match="died 1 times"):
+        with pytest.raises(WorkerLostError, match="1 times, the message is buried: its host died"):
             result.get(timeout=60)
         fleet.wait_until(lambda: [view.state for view in fleet.store.reads.messages()] == ["dead"])
         assert fleet.ledger.rows() == [result.id], "its error callback was called once"
