@@ -8,11 +8,12 @@ from pathlib import Path
 
 from atomic_celery.config import Settings
 from atomic_celery.store import open_store
-from atomic_celery.store.hosts import HostReport, NewHost
+from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Held, Holder, Lane, NewMessage
 from atomic_celery.store.store import Store
 from tests.benchmarks.database import Database
+from tests.support.hosts import new_host
 
 HOST_COUNT, LEASES_EACH = 200, 16
 _REPORT_EVERY_S, _RENEW_EVERY_S = 5.0, 10.0
@@ -47,28 +48,10 @@ def _register(store: Store) -> list[tuple[Holder, list[Held]]]:
     fleet = []
     for number in range(HOST_COUNT):
         holder = Holder(f"host-{number}", "boot", is_host=True)
-        store.hosts.register(_host(holder))
+        store.hosts.register(new_host(holder.id, holder.boot, slots=LEASES_EACH, busy=LEASES_EACH, queues=["bench"]))
         claimed = store.messages.claim(holder, [Lane(queue_id, 0)], LEASES_EACH, 600_000)
         fleet.append((holder, [message.held for message in claimed]))
     return fleet
-
-
-def _host(holder: Holder) -> NewHost:
-    return NewHost(
-        id=holder.id,
-        boot=holder.boot,
-        name=holder.id,
-        provider_id=None,
-        machine="m",
-        machine_boot="b",
-        pid=1,
-        pid_started="1",
-        slots=LEASES_EACH,
-        busy=LEASES_EACH,
-        labels={},
-        queues=["bench"],
-        versions={},
-    )
 
 
 def _round(store: Store, fleet: list[tuple[Holder, list[Held]]], turn: int) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from atomic_celery.config import Settings
-from atomic_celery.store.hosts import NewHost
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder, Lane, NewMessage
 from atomic_celery.store.store import Store, open_store
+from tests.support.hosts import new_host
 
 ROOT = Path(__file__).parents[2]
 LEASE_MS = 30_000
@@ -94,21 +94,8 @@ class World:
 
     def register(self, host_id: str, **fields: Any) -> None:
         """Register a host."""
-        known: dict[str, Any] = {
-            "boot": "boot",
-            "name": f"celery@{host_id}",
-            "provider_id": None,
-            "machine": "machine",
-            "machine_boot": "machine-boot",
-            "pid": 1,
-            "pid_started": "1",
-            "slots": 4,
-            "busy": 0,
-            "labels": {},
-            "queues": ["celery"],
-            "versions": {},
-        }
-        self.store.hosts.register(NewHost(id=host_id, **(known | fields)))
+        known = {"name": f"celery@{host_id}", "slots": 4, "queues": ["celery"]}
+        self.store.hosts.register(new_host(host_id, **{"boot": "boot", **known, **fields}))
 
 
 @pytest.fixture

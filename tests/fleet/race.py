@@ -28,6 +28,7 @@ from atomic_celery.store.hosts import HostReport, NewHost
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Claimed, Holder, Lane, NewMessage
 from atomic_celery.store.store import Store, open_store
+from tests.support.hosts import new_host
 from tests.support.waiting import wait_until
 
 HOSTS, SLOTS = 20, 2
@@ -135,21 +136,8 @@ class Host(threading.Thread):
         return state.draining or (not state.known and self._store.hosts.register(self._row()).draining)
 
     def _row(self) -> NewHost:
-        return NewHost(
-            id=self._holder.id,
-            boot=self._holder.boot,
-            name=self._holder.id,
-            provider_id=self._instance,
-            machine="m",
-            machine_boot="mb",
-            pid=1,
-            pid_started="1",
-            slots=SLOTS,
-            busy=0,
-            labels={},
-            queues=("celery",),
-            versions={},
-        )
+        facts = {"provider_id": self._instance, "slots": SLOTS, "queues": ("celery",)}
+        return new_host(self._holder.id, self._holder.boot, **facts)
 
 
 class Race:

@@ -6,20 +6,15 @@ compared with what the model says it must, and after each step no removed instan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
-from atomic_celery.config import Settings
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.records import Holder
-from atomic_celery.store.store import open_store
+from tests.store.any_order import Machine, run_on_postgresql, run_on_sqlite
 from tests.store.desk import LEASE_MS, Desk
 from tests.store.test_hosts import host
 
@@ -40,15 +35,13 @@ def nameless_of(instance: str) -> list[str]:
     return [name for name in INSTANCES[instance] if name == NAMELESS]
 
 
-class Fleet(RuleBasedStateMachine):
+class Fleet(Machine):
     """Hosts, an operator, and a controller at one store."""
 
-    make_store: Callable[[], Any]
+    max_crashes = 1000
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened = self.make_store()
-        self.store = self._opened.__enter__()
         self.desk = Desk(self.store)
         self.reported: dict[str, int] = {}
         self.drained: set[str] = set()
@@ -56,9 +49,6 @@ class Fleet(RuleBasedStateMachine):
         self.gone: set[str] = set()
         self.held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in HOSTS}
         """What each host holds: id, fence, until when."""
-
-    def teardown(self) -> None:
-        self._opened.__exit__(None, None, None)
 
     # What hosts do
 
@@ -167,25 +157,11 @@ class Fleet(RuleBasedStateMachine):
         return any(self.held[name] for name in INSTANCES[instance])
 
 
-@pytest.mark.parametrize("steps", [40])
-def test_any_order_of_events(sqlite_url: str, tmp_path: Path, steps: int) -> None:
-    numbers = iter(range(10**6))
+@pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
+def test_any_order_of_events_on_sqlite(tmp_path: Path) -> None:
+    run_on_sqlite(Fleet, tmp_path)
 
-    @contextmanager
-    def fresh_store() -> Iterator[Any]:
-        store = open_store(f"sqlite:///{tmp_path}/{next(numbers)}.db", Settings())
-        store.schema.migrate()
-        try:
-            yield store
-        finally:
-            store.close()
 
-    class OnSqlite(Fleet):
-        make_store = staticmethod(fresh_store)
-
-    run_state_machine_as_test(
-        OnSqlite,
-        settings=settings(
-            max_examples=60, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+@pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
+def test_any_order_of_events_on_postgresql(postgres_url: str) -> None:
+    run_on_postgresql(Fleet, postgres_url)

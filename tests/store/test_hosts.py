@@ -14,6 +14,7 @@ from atomic_celery.store.hosts import Drain, Host, HostReport, HostState, NewHos
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Claimed, Holder, Lane, NewMessage
 from atomic_celery.store.store import Store
+from tests.support.hosts import new_host
 from tests.support.waiting import wait_until
 
 NOW_MS = 1_700_000_000_000
@@ -24,21 +25,9 @@ REPORT = HostReport(slots=4, busy=3, queues=("q", "ü"), poll_failures=2, last_e
 
 
 def host(host_id: str = "h1", *, boot: str = "b1", provider_id: str | None = None) -> NewHost:
-    return NewHost(
-        id=host_id,
-        boot=boot,
-        name=f"{host_id}@machine",
-        provider_id=provider_id,
-        machine="m",
-        machine_boot="mb",
-        pid=42,
-        pid_started="4711",
-        slots=2,
-        busy=1,
-        labels={"zone": "a", "ü": "ö"},
-        queues=("q",),
-        versions={"python": "3.13"},
-    )
+    labels = {"zone": "a", "ü": "ö"}
+    facts = {"pid": 42, "pid_started": "4711", "slots": 2, "busy": 1, "queues": ("q",), "versions": {"python": "3.13"}}
+    return new_host(host_id, boot, provider_id=provider_id, labels=labels, **facts)
 
 
 def test_a_host_is_listed_as_it_registered(store: Store) -> None:

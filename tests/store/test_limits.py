@@ -10,10 +10,10 @@ import pytest
 from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.gate import Gate, choose
-from atomic_celery.store.hosts import NewHost
 from atomic_celery.store.limits import UNUSED_MS
 from atomic_celery.store.records import Claimed, Gated, Held, Holder, Limit, Settlement, Survey, Turn
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
+from tests.support.hosts import new_host
 
 ONE = Limit("one", "one", max_running=1)
 TWO = Limit("two", "two", max_running=2)
@@ -257,7 +257,7 @@ def test_lanes_take_turns(desk: Desk, alice: Host) -> None:
 
 def test_a_draining_host_is_admitted_nowhere(desk: Desk) -> None:
     holder = Holder("h1", "b", is_host=True)
-    desk.store.hosts.register(_host(holder))
+    desk.store.hosts.register(new_host(holder.id, holder.boot))
     limited(desk, ONE)
     desk.store.hosts.drain("h1", "down", "somebody")
 
@@ -418,24 +418,6 @@ def test_lanes_begin_behind_the_one_that_was_last() -> None:
     chosen = choose(Survey(gated, {}, None, None), 4, odd=True, last_lane="a")
 
     assert [each.lane for each in chosen] == ["b", "c", "a", "b"]
-
-
-def _host(holder: Holder) -> NewHost:
-    return NewHost(
-        id=holder.id,
-        boot=holder.boot,
-        name=holder.id,
-        provider_id=None,
-        machine="m",
-        machine_boot="mb",
-        pid=1,
-        pid_started="1",
-        slots=1,
-        busy=0,
-        labels={},
-        queues=(),
-        versions={},
-    )
 
 
 def test_as_much_limited_work_counts_as_more_hosts_could_start(desk: Desk, alice: Host) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule
 
 from atomic_celery import errors
-from atomic_celery.config import Settings
 from atomic_celery.store.records import Claimed, Held, Limit, UniqueUntil
-from atomic_celery.store.store import Store, open_store
-from tests.store.desk import ALICE, BOB, LEASE_MS, NOW_MS, Desk
+from tests.store.any_order import Machine, run_on_postgresql, run_on_sqlite
+from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
 from tests.store.test_limits import Host
 
 RATE_MS = 10_000
@@ -34,15 +31,13 @@ DELAYS = st.sampled_from([None, None, None, 500])
 WHICH = st.integers(0, 10**6)
 
 
-class Limited(RuleBasedStateMachine):
+class Limited(Machine):
     """Two hosts with gates, a clock and an operator at one queue; what runs is read from the database itself."""
 
-    make_store: Callable[[], Any]
+    max_crashes = 3
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened = self.make_store()
-        self.store: Store = self._opened.__enter__()
         self.desk = Desk(self.store)
         self.hosts = [Host(self.desk, ALICE), Host(self.desk, BOB)]
         self.limit_of: dict[int, Limit | None] = {}
@@ -51,9 +46,6 @@ class Limited(RuleBasedStateMachine):
         self.grants: list[Held] = []
         self.unfinished: set[int] = set()
         self._numbers = itertools.count()
-
-    def teardown(self) -> None:
-        self._opened.__exit__(None, None, None)
 
     @rule(
         kinds=st.lists(
@@ -223,45 +215,9 @@ class Limited(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_sqlite(tmp_path: Path) -> None:
-    numbers = itertools.count()
-
-    @contextmanager
-    def make_store() -> Iterator[Store]:
-        path = tmp_path / f"{next(numbers)}.db"
-        yield from _open(f"sqlite:///{path}", "atomic")
-        path.unlink()
-
-    _run(make_store, examples=30)
+    run_on_sqlite(Limited, tmp_path)
 
 
 @pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_postgresql(postgres_url: str) -> None:
-    numbers = itertools.count()
-
-    @contextmanager
-    def make_store() -> Iterator[Store]:
-        yield from _open(postgres_url, f"life_{next(numbers)}")
-
-    _run(make_store, examples=10)
-
-
-def _open(url: str, prefix: str) -> Iterator[Store]:
-    store = open_store(url, Settings(prefix=prefix, max_crashes=3))
-    store.at(NOW_MS)
-    store.schema.migrate()
-    yield store
-    store.close()
-
-
-def _run(make_store: Callable[[], Any], *, examples: int) -> None:
-    machine = type("Limited", (Limited,), {"make_store": staticmethod(make_store)})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_on_postgresql(Limited, postgres_url)

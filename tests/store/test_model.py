@@ -7,23 +7,20 @@ an operator do, every answer of the store is compared with the model's, and then
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule
 
 from atomic_celery import errors
-from atomic_celery.config import Settings
-from atomic_celery.store.hosts import NewHost
 from atomic_celery.store.records import Claimed, Held, Holder, NewMessage, Settlement
-from atomic_celery.store.store import Store, open_store
-from tests.store.desk import LEASE_MS, NOW_MS, Desk
+from tests.store.any_order import Machine, run_on_postgresql, run_on_sqlite
+from tests.store.desk import LEASE_MS, Desk
+from tests.support.hosts import new_host
 
 MAX_CRASHES = 3
 HOSTS = [Holder("h1", "b", is_host=True), Holder("h2", "b", is_host=True)]
@@ -53,26 +50,21 @@ class Message:
     """Every fence that a claim of it has had."""
 
 
-class Life(RuleBasedStateMachine):
+class Life(Machine):
     """Two hosts, a clock and an operator at one queue."""
 
-    make_store: Callable[[], Any]
+    max_crashes = MAX_CRASHES
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened = self.make_store()
-        self.store: Store = self._opened.__enter__()
         self.desk = Desk(self.store)
         for holder in HOSTS:
-            self.store.hosts.register(_host(holder))
+            self.store.hosts.register(new_host(holder.id, holder.boot))
         self.model: dict[int, Message] = {}
         self.grants: list[Held] = []
         self.drained: set[str] = set()
         self.reclaimed_ms = 0
         self._places = itertools.count()
-
-    def teardown(self) -> None:
-        self._opened.__exit__(None, None, None)
 
     # What clients do
 
@@ -341,63 +333,9 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_sqlite(tmp_path: Path) -> None:
-    numbers = itertools.count()
-
-    @contextmanager
-    def make_store() -> Iterator[Store]:
-        path = tmp_path / f"{next(numbers)}.db"
-        yield from _open(f"sqlite:///{path}", "atomic")
-        path.unlink()
-
-    _run(make_store, examples=30)
+    run_on_sqlite(Life, tmp_path)
 
 
 @pytest.mark.timeout(600)  # a failure is shown as short as it can be made, which takes its time
 def test_any_order_of_events_on_postgresql(postgres_url: str) -> None:
-    numbers = itertools.count()
-
-    @contextmanager
-    def make_store() -> Iterator[Store]:
-        yield from _open(postgres_url, f"life_{next(numbers)}")
-
-    _run(make_store, examples=10)
-
-
-def _open(url: str, prefix: str) -> Iterator[Store]:
-    store = open_store(url, Settings(prefix=prefix, max_crashes=MAX_CRASHES))
-    store.at(NOW_MS)
-    store.schema.migrate()
-    yield store
-    store.close()
-
-
-def _run(make_store: Callable[[], Any], *, examples: int) -> None:
-    machine = type("Life", (Life,), {"make_store": staticmethod(make_store)})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
-def _host(holder: Holder) -> NewHost:
-    return NewHost(
-        id=holder.id,
-        boot=holder.boot,
-        name=holder.id,
-        provider_id=None,
-        machine="m",
-        machine_boot="mb",
-        pid=1,
-        pid_started="1",
-        slots=1,
-        busy=0,
-        labels={},
-        queues=(),
-        versions={},
-    )
+    run_on_postgresql(Life, postgres_url)

@@ -9,30 +9,17 @@ import pytest
 
 from atomic_celery.config import Settings
 from atomic_celery.errors import StoreError
-from atomic_celery.store.hosts import HostReport, NewHost
+from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder, Lane, NewMessage
 from atomic_celery.store.store import Store, open_store
+from tests.support.hosts import new_host
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.pooler
 
-HOST = NewHost(
-    id="host",
-    boot="boot",
-    name="host@machine",
-    provider_id="i-1",
-    machine="m",
-    machine_boot="mb",
-    pid=1,
-    pid_started="1",
-    slots=2,
-    busy=0,
-    labels={},
-    queues=("q",),
-    versions={},
-)
+HOST = new_host("host", "boot", provider_id="i-1", queues=("q",))
 HOLDER = Holder("host", "boot", is_host=True)
 
 

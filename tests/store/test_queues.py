@@ -11,29 +11,16 @@ import pytest
 from atomic_celery.config import Settings
 from atomic_celery.errors import QueueInUse, QueueNotEmpty, QueueNotFound, StoreBusy
 from atomic_celery.store import queues
-from atomic_celery.store.hosts import HostReport, NewHost
+from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.queues import Binding, Queue, QueueSpec
 from atomic_celery.store.records import Holder, Lane, NewMessage
 from atomic_celery.store.store import Store, open_store
+from tests.support.hosts import new_host
 from tests.support.postgres import Postgres
 
 NOW_MS = 1_700_000_000_000
 HOLDER = Holder("holder", "boot")
-HOST = NewHost(
-    id="host",
-    boot="boot",
-    name="host@machine",
-    provider_id=None,
-    machine="machine",
-    machine_boot="machine boot",
-    pid=1,
-    pid_started="1",
-    slots=2,
-    busy=0,
-    labels={},
-    queues=("q",),
-    versions={},
-)
+HOST = new_host("host", "boot", queues=("q",))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from atomic_celery.store.records import Claimed, Holder, Lane, NewMessage
 from atomic_celery.store.store import Store
 from django_admin import project
 from django_admin.apps import LABEL
+from tests.support.hosts import new_host
 
 HOLDER = Holder("host-1", "boot-1", is_host=True)
 PAGES = ("overview", "host", "root", "message", "fleetevent", "term")
@@ -28,24 +29,8 @@ PAGES = ("overview", "host", "root", "message", "fleetevent", "term")
 
 def host(host_id: str = "host-1", **facts: Any) -> NewHost:
     """Return a host that may be registered."""
-    return NewHost(
-        **{
-            "id": host_id,
-            "boot": host_id.replace("host", "boot"),
-            "name": f"{host_id}@machine",
-            "provider_id": None,
-            "machine": "m",
-            "machine_boot": "mb",
-            "pid": 1,
-            "pid_started": "1",
-            "slots": 4,
-            "busy": 1,
-            "labels": {"zone": "a"},
-            "queues": ("celery",),
-            "versions": {"python": "3"},
-            **facts,
-        }
-    )
+    known = {"slots": 4, "busy": 1, "labels": {"zone": "a"}, "queues": ("celery",), "versions": {"python": "3"}}
+    return new_host(host_id, host_id.replace("host", "boot"), **{**known, **facts})
 
 
 class FleetCase(TestCase):
