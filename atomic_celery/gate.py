@@ -47,14 +47,15 @@ class Gate:
 
         Atomicity: one transaction; where nothing waits at a gate, as many statements as *claim* has.
         """
+        if limit <= 0:
+            return claim(limit)
         queue_ids = frozenset(lane.queue_id for lane in lanes)
-        if queue_ids not in self._occupied or limit <= 0:
+        if queue_ids not in self._occupied:
             turn = claim(limit)
             self._forget_survey(is_unfinished=turn.gated)
         else:
             turn = self._survey_and_claim(lanes, limit, ending, claim)
-        if limit > 0:
-            (self._occupied.add if turn.gated else self._occupied.discard)(queue_ids)
+        (self._occupied.add if turn.gated else self._occupied.discard)(queue_ids)
         return turn
 
     def freed(self, message_ids: Iterable[int]) -> None:

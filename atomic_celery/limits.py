@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 from kombu.utils.json import JSONEncoder
 
-from atomic_celery import errors
+from atomic_celery import errors, names
 from atomic_celery.store.records import Limit, NewMessage, UniqueUntil
 
 MAX_RUNNING, RATE_LIMIT, KEY, UNIQUE = "atomic_max_running", "atomic_rate_limit", "atomic_key", "atomic_unique"
@@ -157,17 +157,9 @@ def _key_of(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         key = _KeyFormatter().format(template, args=args, kwargs=kwargs)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise errors.LimitKeyError(task.name, template, f"{type(error).__name__}: {error}") from error
-    if len(key) > LONGEST_KEY or "\0" in key or not _is_text(key):
+    if len(key) > LONGEST_KEY or not names.is_storable(key):
         raise errors.LimitKeyError(task.name, template, f"a key is at most {LONGEST_KEY} characters, without NUL")
     return key
-
-
-def _is_text(key: str) -> bool:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _digest(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -186,7 +178,7 @@ class _KeyFormatter(Formatter):
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002  # the base's
         """Return what ``{args[0]}`` or ``{kwargs[name]}`` names."""
         first, _, rest = field_name.partition("[")
-        if first not in ("args", "kwargs") or not rest or "." in field_name.partition("[")[0]:
+        if first not in ("args", "kwargs") or not rest:
             raise ValueError(f"{{{field_name}}} is not args[number] or kwargs[name]")
         found: Any = kwargs[first]
         for step in rest.removesuffix("]").split("]["):

@@ -19,7 +19,7 @@ UNREADABLE = "(not shown: not JSON, and never unpickled)"
 _LONGEST_BODY = 16 * 2**20  # bytes; a small message may unpack into anything
 _LONGEST_REPR = 2000
 _SECRET = "token|secret|password|passwd|key|credential|auth"
-_URL_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]*(?=@)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]*(?=@)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

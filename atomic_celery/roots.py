@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.app import app_or_default
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 
-from atomic_celery import clock, current, errors, operations
+from atomic_celery import clock, current, errors, names, operations
 from atomic_celery.store import Store
 from atomic_celery.store.roots import COUNT_BOUND, RootState, RootTerms, RootView
 from atomic_celery.transport import broker, continuing
@@ -72,7 +72,7 @@ class Root:
     """
 
     def __init__(self, root_id: str, *, app: Celery | None = None) -> None:
-        if not root_id or "\0" in root_id:
+        if not root_id or not names.is_storable(root_id):
             raise errors.ConfigError(f"the id of a root is text, and not empty; got {root_id!r}")
         self.id = root_id
         self._app = app_or_default(app)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from django.http import HttpRequest
 
-from atomic_celery import history, status, trouble
+from atomic_celery import history, status
 from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.store import Store
-from django_admin import charts
+from django_admin import charts, project
 from django_admin.pages import MOST_COUNTED, Context, FleetPage
 from django_admin.results import results_url
 
@@ -56,9 +56,12 @@ class OverviewPage(FleetPage):
             "desired_hosts": scaling.read(store, Policy.of(store.settings)).desired_hosts,
             "periods": [(period, charts.throughput(period)) for period in periods],
             "version": store.reads.version(),
-            "write_trouble": _write_trouble(store),
             "results_url": results_url(),
         }
+
+    def _looked(self, request: HttpRequest, key: str | None) -> tuple[Context, str | None]:
+        context, wrong = super()._looked(request, key)
+        return (context, wrong) if wrong else ({**context, "write_trouble": project.write_trouble()}, None)
 
 
 def _total(queues: Sequence[status.QueueStatus], state: str) -> Total:
@@ -67,12 +70,3 @@ def _total(queues: Sequence[status.QueueStatus], state: str) -> Total:
         sum(getattr(queue, state) for queue in queues),
         any(state in queue.at_least for queue in queues),
     )
-
-
-def _write_trouble(store: Store) -> str:
-    """Try a write that changes nothing; return what is wrong with it."""
-    try:
-        trouble.probe_write(store)
-    except trouble.StoreTrouble as found:
-        return f"{found.headline}: {found.why}; {found.hint}"
-    return ""

@@ -195,6 +195,8 @@ class FleetPage(admin.ModelAdmin):
             return self._ask(request, action, targets, back)
         answers = {field.name: request.POST.get(field.name, "")[:500] for field in action.fields}
         self._do(request, action, Asked(targets, request.user.get_username(), answers))
+        if action.destroys and back.partition("?")[0] != self.address("changelist"):
+            back = self.address("changelist")  # the page of one thing may be gone with it
         return redirect(back)
 
     def _back(self, request: HttpRequest) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from django.db import connections, router, transaction
+from django.db import DatabaseError, connections, router, transaction
 
-from atomic_celery import config, django_connection, errors, trouble
+from atomic_celery import config, django_connection, errors, payload, trouble
 from atomic_celery.store import open_store
 from atomic_celery.store.store import Store
 
@@ -65,6 +65,18 @@ def looking(limit_s: float = trouble.READ_LIMIT_S) -> Iterator[Store]:
             _bound(name, limit_s)
         stack.enter_context(reached.at_home())
         yield reached
+
+
+def write_trouble() -> str:
+    """Commit a write that changes nothing; return what is wrong with it."""
+    try:
+        with looking(trouble.WRITE_LIMIT_S) as reached:
+            trouble.probe_write(reached)
+    except trouble.StoreTrouble as found:
+        return f"{found.headline}: {found.why}; {found.hint}"
+    except DatabaseError as error:
+        return payload.without_passwords(f"shared store degraded: a write did not commit: {error}")
+    return ""
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from django.http import HttpRequest
@@ -62,7 +62,9 @@ def _cancel(store: Store, asked: Asked) -> Outcome:
 def _set(store: Store, asked: Asked) -> Outcome:
     terms = _terms(asked.answers)
     for root in asked.targets:
-        operations.set_root(store, root, terms, asked_by=asked.by)
+        before = store.roots.get(root)
+        warn_at_percent = (RootTerms() if before is None else before.terms).warn_at_percent  # not asked for
+        operations.set_root(store, root, replace(terms, warn_at_percent=warn_at_percent), asked_by=asked.by)
     return Outcome(asked.targets, "changed")
 
 

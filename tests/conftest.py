@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,16 @@ def pytest_report_header() -> str:
         return f"PostgreSQL: {postgres_directory(unprivileged())}"
     except ServerNotFound as error:
         return str(error)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_found() -> Iterator[None]:
+    """Put back how much is logged: a Celery worker in this process says so for all of it, and never takes it back."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

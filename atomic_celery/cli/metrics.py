@@ -38,8 +38,8 @@ def metrics(session: Session, listen: str, queues: str | None, **policy: Any) ->
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     reader = Reader(session.store, Policy.of(session.settings), names)
     server = Server(listen, reader, Exposition(reader))
-    session.lines.say("ready", listen=server.address, journal=str(session.store.url))
     _end_on_signals(server)
+    session.lines.say("ready", listen=server.address, journal=str(session.store.url))
     with contextlib.closing(server.socket):
         server.serve_forever(poll_interval=0.2)
 

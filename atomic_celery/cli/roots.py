@@ -20,6 +20,8 @@ _TONES: dict[RootState, tables.Tone] = {
     "cancelled": "faint",
 }
 
+LONGEST_GRACE_S = 24 * 3600.0
+
 
 @click.group(cls=Group)
 def roots() -> None:
@@ -78,7 +80,11 @@ def resume(session: Session, root_id: str) -> None:
 @roots.command()
 @click.argument("root_id", metavar="ID")
 @click.option(
-    "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds until what runs is killed."
+    "--grace",
+    type=click.FloatRange(0, LONGEST_GRACE_S),
+    default=30.0,
+    show_default=True,
+    help="Seconds until what runs is killed.",
 )
 @command
 def cancel(session: Session, root_id: str, grace: float) -> None:
@@ -112,7 +118,7 @@ def set_(session: Session, root_id: str, **said: str | int | None) -> None:
 
 def _changed(session: Session, root_id: str, said: dict[str, str | int | None]) -> RootTerms:
     view = session.store.roots.get(root_id)
-    terms = RootTerms() if view is None else _terms(view)
+    terms = RootTerms() if view is None else view.terms
     numbers: dict[str, Callable[[str], float]] = {
         "max_running": int,
         "children": int,
@@ -135,19 +141,8 @@ def _number(name: str, text: str, number: Callable[[str], float]) -> float | Non
         return None
     try:
         return number(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise errors.ConfigError(f"--{name.replace('_', '-')} is a number or 'none', got {text!r}") from None
-
-
-def _terms(view: RootView) -> RootTerms:
-    return RootTerms(
-        max_running=view.max_running,
-        children=view.budget_children,
-        cost=view.budget_cost,
-        tokens=view.budget_tokens,
-        duration_ms=view.budget_ms,
-        warn_at_percent=view.warn_at_percent,
-    )
 
 
 def _found(session: Session, root_id: str) -> RootView:

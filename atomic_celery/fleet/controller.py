@@ -141,7 +141,7 @@ class Controller:
 
     # One tick
 
-    def tick(self, *, policy: Policy | None = None) -> Plan | None:
+    def tick(self) -> Plan | None:
         """Look, plan and act, once; return the plan, None when the provider is left alone or has failed.
 
         Raises:
@@ -153,7 +153,7 @@ class Controller:
         if self.provider_failed:
             return None
         try:
-            decided = self._decide(policy or self._policy)
+            decided = self._decide()
             for action in decided.actions:
                 self._act(action)
         except errors.CallGivenUp as error:
@@ -215,10 +215,10 @@ class Controller:
         with self._in_time():
             return snapshot.read(self._store, policy, listed)
 
-    def _decide(self, policy: Policy) -> Plan:
+    def _decide(self) -> Plan:
         self._listed = checked(self._calls.make("listing the instances", self._provisioner.list))
-        seen = self._see(self._listed, policy)
-        decided = plan(seen, self._memory, policy)
+        seen = self._see(self._listed, self._policy)
+        decided = plan(seen, self._memory, self._policy)
         self._memory = decided.memory
         signal = seen.scaling
         document = {

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from atomic_celery.errors import ConfigError
 from atomic_celery.fleet.provisioner import INSTANCE_STATES, InstanceState
@@ -115,7 +115,7 @@ def _commands(value: Sequence[Any]) -> tuple[Argv, ...]:
 
 
 def _fields(given: Mapping[str, Any], keys: Mapping[str, _Key]) -> dict[str, Any]:
-    return {keys[name].field or name: value for name, value in given.items() if value is not None}
+    return {keys[name].field or name: value for name, value in given.items()}
 
 
 def _as_text(given: Mapping[str, Any]) -> dict[str, str]:
@@ -196,7 +196,7 @@ def _check_states(value: Any, where: str) -> Iterator[str]:
         yield f"{where} must be an object that says what the platform's states mean"
         return
     for name, state in value.items():
-        if state is not None and state not in get_args(InstanceState):
+        if state is not None and state not in INSTANCE_STATES:
             yield f"{where}.{name} must be one of {', '.join(INSTANCE_STATES)} or null, got {state!r}"
 
 

@@ -13,6 +13,7 @@ _SHORTEST = 4  # a variable like AUTH=1 holds no secret, and its value is everyw
 _NAMED = (  # in any part of a name
     r"[\w-]*(?:access[-_ ]?key|api[-_ ]?key|auth|credential|passwd|password|pwd|secret|signature|\bsig|token)[\w-]*"
 )
+_NAME = rf"(?=(?P<name>{_NAMED}))(?P=name)"  # a lookahead is tried once: no text takes longer than it is long
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+"
 _PATTERNS = (
     # Things that are secret whatever stands before them, longest first.
@@ -21,14 +22,11 @@ _PATTERNS = (
     (re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"), MASK),  # a JSON web token
     (re.compile(r"\bya29\.[\w.-]+"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MASK),
-    (re.compile(r"(\w+://[^\s:/@]*:)[^\s/@]+@"), rf"\1{MASK}@"),
+    (re.compile(r"(\b\w+://[^\s:/@]*:)[^\s/]+@"), rf"\1{MASK}@"),
     # Things that their name makes secret: `password=…`, `"access_token": "…"`, `--token …`, `Bearer …`.
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
-    (
-        re.compile(rf"([\w-]*{_NAMED}[\w-]*[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"'}}]+)", re.IGNORECASE),
-        rf"\1{MASK}",
-    ),
-    (re.compile(rf"(--?[\w-]*{_NAMED}[\w-]*\s+)([^\s-]\S*)", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(rf"((?<![\w-]){_NAME}[\"']?\s*[=:]\s*)(?:{_VALUE})", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(rf"((?<![\w-])(?=-){_NAME}\s+)[^\s-]\S*", re.IGNORECASE), rf"\1{MASK}"),
 )
 
 

@@ -77,6 +77,18 @@ class RootView:
     cancel_until_ms: int | None
     """Until when what runs of a cancelled one may end by itself."""
 
+    @property
+    def terms(self) -> RootTerms:
+        """What it may have; its labels stay as they are."""
+        return RootTerms(
+            max_running=self.max_running,
+            children=self.budget_children,
+            cost=self.budget_cost,
+            tokens=self.budget_tokens,
+            duration_ms=self.budget_ms,
+            warn_at_percent=self.warn_at_percent,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Child:

@@ -104,7 +104,6 @@ class _Host:
     """An instance, and the host on it once it has booted."""
 
     instance: Instance
-    began_tick: int
     ready_tick: int | None
     """When it registers; None: never."""
     seen: HostSeen | None = None
@@ -313,7 +312,7 @@ class _Simulation:
             fails = self.random.random() < self.world.boot_failure_share
             ready = tick + max(1, math.ceil(self.random.uniform(*self.world.boot_s) / TICK_S))
             instance = Instance(id=name, state="running", since_ms=_ms(tick))
-            self.hosts[name] = _Host(instance, tick, None if fails else ready)
+            self.hosts[name] = _Host(instance, None if fails else ready)
 
     def _turn(self, direction: str, tick: int) -> None:
         if self.direction not in ("", direction):

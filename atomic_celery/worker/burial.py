@@ -49,8 +49,8 @@ def _tell(host: Host, waiting: Untold) -> None:
     """Store the failure of what waits, if it still does; what the database refuses is never asked of it again."""
     try:
         with host.store.transaction("burial"):
-            untold = host.store.messages.untold()
-            if untold is not None:
+            if (untold := host.store.messages.untold()) is not None:
+                waiting = untold  # another host may have the first
                 outbox.deliver(host.store, _failure(host, untold))
                 host.store.messages.tell((untold.id, untold.fence))
     except errors.StoreRefused as error:

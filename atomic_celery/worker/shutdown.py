@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import REMAP_SIGTERM
@@ -25,7 +26,7 @@ from atomic_celery import clock, errors, outbox, process_tree
 from atomic_celery.endings import Attempt
 from atomic_celery.loop import Loop
 from atomic_celery.store import open_store
-from atomic_celery.store.records import Held, Settlement
+from atomic_celery.store.records import Held
 from atomic_celery.worker.hoarding import give_back
 
 if TYPE_CHECKING:
@@ -264,13 +265,16 @@ class Shutdown:
         ended = attempt.settlement
         held = [(lease.message_id, lease.fence) for lease in host.keeping.keeper.held()]
         held = [each for each in held if each not in left]
-        settlement = Settlement(ended.completed, [*ended.released, *held], ended.crashed)
+        put_off = [ending.held for ending in attempt.put_off]  # who is next sends it back to where it waits
+        settlement = replace(ended, released=[*ended.released, *put_off, *held])
         store = open_store(host.store.url.reveal(), host.store.settings)
         try:
             with store.deadline(RELEASE_WITHIN_S):
                 with store.transaction("stop"):
                     turn = store.messages.turn(host.holder, settlement, (), 0, 0)
                     outbox.deliver(store, attempt.outbox(turn))
+                    for buried in attempt.told(turn):
+                        store.messages.tell(buried)
                 host.presence.leave(store)
         except errors.StoreError as error:
             logger.warning("%d messages could not be released, their leases run out: %s", len(held), error)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.beat.beats import Beats
 from tests.beat.conftest import MakeBeats
+from tests.support.freezing import freeze
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 
@@ -48,7 +49,7 @@ def test_another_takes_over_from_a_beat_that_was_killed(beats: Beats) -> None:
 def test_a_beat_frozen_past_its_term_enqueues_nothing_when_it_goes_on(beats: Beats) -> None:
     first, second = two_beats(beats)
     count = len(beats.wait_for_runs(2))
-    first.signal(signal.SIGSTOP)
+    freeze(first.pid)
     beats.wait_until(lambda: beats.leads(second), what="the second leads")
     beats.wait_for_runs(count + 4)
 
@@ -64,7 +65,7 @@ def test_the_term_goes_back_and_forth_and_no_run_is_lost_or_repeated(beats: Beat
     for frozen, awake in ((first, second), (second, first), (first, second)):
         count = len(beats.runs.numbers())
         beats.wait_for_runs(count + 1)
-        frozen.signal(signal.SIGSTOP)
+        freeze(frozen.pid)
         beats.wait_until(lambda awake=awake: beats.leads(awake), what="the other leads")
         frozen.signal(signal.SIGCONT)
 

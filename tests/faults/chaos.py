@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.faults.scene import Scene
+from tests.support.freezing import freeze
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.workers import WorkerProcess
@@ -91,7 +92,7 @@ class Chaos:
             self._luck.choice(psutil.Process(host.pid).children()).kill()
 
     def _freeze(self, host: WorkerProcess) -> None:
-        host.signal(signal.SIGSTOP)
+        freeze(host.pid)
         self._hurt_for(host, self._luck.uniform(0.5, self._longest_s), lambda: host.signal(signal.SIGCONT))
 
     def _cut_off(self, host: WorkerProcess) -> None:

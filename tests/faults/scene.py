@@ -87,10 +87,6 @@ class Scene:
         self.wait_until(begun.exists, f"attempt {fence} of {name} has begun")
         return int(begun.read_text().split()[0])
 
-    def begins(self, name: str) -> None:
-        """Wait until some attempt has begun: a host may have claimed it to look ahead, and given it back unharmed."""
-        self.wait_until(lambda: any(self.directory.glob(f"{name}.begun.*")), f"{name} has begun")
-
     def clock_error_s(self, name: str, fence: int = 1) -> float:
         """Return by how much the wall clock was wrong where an attempt began, as far as the file system can tell."""
         begun = self.directory / f"{name}.begun.{fence}"

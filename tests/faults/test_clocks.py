@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.scene import LEASE_S, LONG, Scene
 from tests.faults.skew import Skew
+from tests.support.freezing import freeze
 from tests.support.proxy import Proxy
 from tests.worker.test_losing import gone
 
@@ -78,7 +79,7 @@ def test_under_skew_a_frozen_host_is_refused(postgres_scene: Scene, skews: Skews
     victim = scene.worker("victim", env=skews.first.env)
     task_id = scene.send("g")
     child = scene.begun("g")
-    victim.signal(signal.SIGSTOP)
+    freeze(victim.pid)
     scene.successor(**skews.second.env)
     scene.begun("g", fence=2)
     assert gone(child), "its child has ended itself, by its own clocks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -79,12 +79,13 @@ def no_commit(server: PostgresServer) -> Iterator[None]:
     with ThreadPoolExecutor(1) as committer:
         server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         server.execute("SELECT pg_reload_conf()")
-        wait_until(
-            lambda: _hangs(server, committer.submit(server.execute, "SELECT pg_logical_emit_message(true, 'test', '')"))
-        )
-        yield
-        server.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        server.execute("SELECT pg_reload_conf()")
+        try:
+            emit = "SELECT pg_logical_emit_message(true, 'test', '')"
+            wait_until(lambda: _hangs(server, committer.submit(server.execute, emit)))
+            yield
+        finally:
+            server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            server.execute("SELECT pg_reload_conf()")
 
 
 def _hangs(server: PostgresServer, commit: Future[Any]) -> bool:
@@ -117,17 +118,24 @@ def test_status_never_waits_longer_than_it_says(own_postgres: PostgresServer, hu
     """Row 5: 5 s for a database that accepts and does not answer, 2 s for one that reads and does not commit."""
     store = open_store(f"atomic+{own_postgres.create_database()}", Settings())
     store.schema.migrate()
-    began_s = time.monotonic()
     if hurt == "hangs":
         own_postgres.kill(signal.SIGSTOP)
-        with pytest.raises(trouble.StoreTrouble, match="shared store degraded"):
-            status.read(store)
-        own_postgres.kill(signal.SIGCONT)
+        try:
+            took_s = _seconds_until_trouble("shared store degraded", lambda: status.read(store))
+        finally:
+            own_postgres.kill(signal.SIGCONT)
     else:
-        with no_commit(own_postgres), pytest.raises(trouble.StoreTrouble, match="did not commit"):
-            trouble.probe_write(store)
-    assert limit_s <= time.monotonic() - began_s <= limit_s + 1
+        with no_commit(own_postgres):
+            took_s = _seconds_until_trouble("did not commit", lambda: trouble.probe_write(store))
+    assert limit_s <= took_s <= limit_s + 5
     store.close()
+
+
+def _seconds_until_trouble(says: str, ask: Callable[[], object]) -> float:
+    began_s = time.monotonic()
+    with pytest.raises(trouble.StoreTrouble, match=says):
+        ask()
+    return time.monotonic() - began_s
 
 
 def test_hosts_that_find_no_connection_free_are_degraded_and_do_not_crash(
@@ -142,7 +150,7 @@ def test_hosts_that_find_no_connection_free_are_degraded_and_do_not_crash(
         for name in names:
             scene.send(name)
         for name in names:
-            scene.begun(name)
+            scene.fleet.begun(name)
         own_postgres.execute(f"ALTER ROLE guest CONNECTION LIMIT {CONNECTIONS}")
         own_postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guest'")
         scene.wait_until(lambda: refused(hosts), "a host finds no connection free")

@@ -13,6 +13,7 @@ from contextlib import closing
 import pytest
 
 from tests.faults.scene import LEASE_S, LONG, MARGIN_S, Scene
+from tests.support.freezing import freeze
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import DeadlinePassed
@@ -26,9 +27,9 @@ AS_IN_LIFE = {"ATOMIC_RECOVER_EVERY": "2"}
 """How often hosts look for leases that ran out, when nobody sets it."""
 
 
-def freeze(scene: Scene, worker: WorkerProcess, name: str) -> None:
+def freeze_host(scene: Scene, worker: WorkerProcess, name: str) -> None:
     """Stop a host, but not the child that runs *name*, which says that it is done before its lease is over."""
-    worker.signal(signal.SIGSTOP)
+    freeze(worker.pid)
     scene.open(name, fence=1)
     scene.wait_until(lambda: f"{name} 1" in scene.fleet.ledger.rows(), "the body of the first attempt has run")
 
@@ -80,7 +81,7 @@ def test_a_host_frozen_before_its_write_is_refused_when_another_one_has_the_task
     victim = scene.worker("victim")
     scene.send("g")
     scene.begun("g")
-    freeze(scene, victim, "g")
+    freeze_host(scene, victim, "g")
     scene.successor()
     scene.begun("g", fence=2)
     victim.signal(signal.SIGCONT)
@@ -105,7 +106,7 @@ def test_a_completion_that_arrives_after_the_takeover_is_refused_by_the_database
     proxy.hold(completion.encode())
     scene.open("g", fence=1)
     scene.wait_until(lambda: any(link.held for link in proxy.links()), "the completion is under way")
-    victim.signal(signal.SIGSTOP)
+    freeze(victim.pid)
     scene.successor()
     scene.begun("g", fence=2)
     proxy.restore()
@@ -132,7 +133,7 @@ def test_a_host_frozen_before_its_write_is_refused_when_another_one_has_finished
     victim = scene.worker("victim")
     task_id = scene.send("g")
     scene.begun("g")
-    freeze(scene, victim, "g")
+    freeze_host(scene, victim, "g")
     scene.successor()
     scene.begun("g", fence=2)
     scene.open("g")
@@ -157,7 +158,7 @@ def test_a_claim_that_arrives_late_is_not_granted_what_was_finished_meanwhile(
     proxy.hold(b"EXECUTE atomic_messages_turn")
     task_id = scene.send("g")
     scene.wait_until(lambda: any(link.held for link in proxy.links()), "it asks")
-    frozen.signal(signal.SIGSTOP)
+    freeze(frozen.pid)
     scene.successor()
     scene.open("g")
     scene.wait_ended("g")
@@ -166,8 +167,8 @@ def test_a_claim_that_arrives_late_is_not_granted_what_was_finished_meanwhile(
     frozen.signal(signal.SIGCONT)
     for name in ("h", "i"):
         scene.send(name)
-    scene.begins("h")
-    scene.begins("i")
+    scene.fleet.begun("h")
+    scene.fleet.begun("i")
     assert frozen.events("claimed"), "two tasks run at once on one slot each: it is well again"
     for name in ("h", "i"):
         scene.open(name)
@@ -182,7 +183,7 @@ def test_a_host_that_joins_takes_what_a_full_one_cannot_run(scene: Scene) -> Non
     running, waiting = scene.send("g"), scene.send("h")
     scene.begun("g")
     joined = scene.successor("joined")
-    scene.begins("h")
+    scene.fleet.begun("h")
     assert (full.events("claimed")[0]["child"], joined.events("claimed")[0]["child"]) == (running, waiting)
     for name in ("g", "h"):
         scene.open(name)
@@ -208,7 +209,7 @@ def test_a_host_that_alone_lost_its_database_stops_its_task_and_lives_on(
     proxy.restore()
     victim.wait_line("recovered")
     scene.send("h")
-    scene.begins("h")
+    scene.fleet.begun("h")
     victim.wait_line("claimed", child=scene.sent["h"].id)
     scene.open("g")
     scene.open("h")

@@ -169,9 +169,9 @@ def test_a_slow_client_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(serving, "CLIENT_LIMIT_S", 1.0)
     with served(desk.store) as server:
         host_name, _, port = server.address.rpartition(":")
+        began_s = time.monotonic()
         with closing(socket.create_connection((host_name, int(port)), timeout=0.1)) as client:
             client.sendall(sends or b"")
-            began_s = time.monotonic()
             while not _is_cut_off(client, drip=sends is None):
                 assert time.monotonic() - began_s < 30
             assert time.monotonic() - began_s >= 0.9

@@ -92,6 +92,18 @@ def test_a_cancelled_root_revokes_what_waits_and_kills_what_runs(fleet: Fleet) -
     assert [event.kind for event in fleet.store.events.list(root="r")] == ["root-cancelled", "root-changed"]
 
 
+def test_what_runs_hears_that_its_root_is_cancelled_and_may_end(fleet: Fleet) -> None:
+    fleet.worker().start().wait_line("ready")
+    root = Root("r", app=fleet.app)
+    result = root.apply_async(signature(fleet, "endless", True))
+    fleet.wait_done(1)
+
+    assert root.cancel(grace_s=60)
+
+    assert result.get(timeout=30) == "listened"
+    assert fleet.ledger.rows() == ["begun", "listened"]
+
+
 def test_a_budget_is_kept_and_told_of(fleet: Fleet) -> None:
     with atomic_celery.root("r", max_running=1, budget=Budget(cost=10, warn_at_percent=50), app=fleet.app) as root:
         for _ in range(5):

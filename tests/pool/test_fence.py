@@ -14,6 +14,7 @@ from tests.pool import tasks
 from tests.pool.bench import ALWAYS, Bench, alive
 from tests.pool.conftest import OpenBench
 from tests.pool.test_recall import hold_one
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
 LEASE = (5, 1)
@@ -105,7 +106,7 @@ def test_a_frozen_child_does_not_go_on_after_its_lease(bench: Bench, tmp_path: P
     bench.pool.deadlines.trusted_until = lambda message_id, fence: until
     told = bench.apply(tasks.hold, str(tmp_path), "a", lease=LEASE)
     bench.run_until(lambda: told.began)
-    os.kill(told.began[0], signal.SIGSTOP)
+    freeze(told.began[0])
     wait_until(lambda: until.reached(SystemClock().now()))
     os.kill(told.began[0], signal.SIGCONT)
     bench.run(told)

@@ -21,6 +21,7 @@ from tests.pool import tasks
 from tests.pool.bench import Bench, alive, open_fds
 from tests.pool.conftest import OpenBench
 from tests.pool.test_recall import hold_one, queue_behind, runs
+from tests.support.freezing import freeze
 
 
 def test_without_an_event_loop_the_pool_says_what_to_choose() -> None:
@@ -108,7 +109,7 @@ def test_all_can_be_killed_from_another_thread_while_the_loop_is_stuck(open_benc
 def test_stop_kills_a_child_that_does_not_leave(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "FAREWELL_S", 0.5)
     [pid] = bench.pids
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     bench.stop()
     assert not alive(pid)
 

@@ -16,6 +16,7 @@ from atomic_celery.fleet.controller import TERM
 from atomic_celery.store.hosts import HostReport
 from tests.cli.conftest import CommandLine, World, cli, project, store, world
 from tests.provisioners.conftest import Stage, lives, preset
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
 __all__ = ["cli", "project", "store", "world"]
@@ -150,7 +151,7 @@ def test_a_controller_that_was_frozen_past_its_term_ends_the_command_that_it_lef
 ) -> None:
     running = start(commands())
     started = wait_until(family, 60)
-    os.kill(running.process.pid, signal.SIGSTOP)
+    freeze(running.process.pid)
     wait_until(lambda: (term := world.store.terms.look(TERM)) is not None and term.free, 60)
     assert all(map(lives, started))
     os.kill(running.process.pid, signal.SIGCONT)

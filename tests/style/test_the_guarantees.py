@@ -1,4 +1,4 @@
-"""A guarantee names the test that shows it, and that test exists."""
+"""A page names the test that shows what it says, and that test exists."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ def missing(file: str, function: str) -> bool:
     return not path.exists() or (bool(function) and f"def {function}(" not in path.read_text())
 
 
-@pytest.mark.parametrize(("file", "function"), named((ROOT / "docs/guarantees.md").read_text()))
-def test_a_guarantee_names_a_test_that_exists(file: str, function: str) -> None:
+PAGES = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize(("file", "function"), sorted({each for page in PAGES for each in named(page)}))
+def test_a_page_names_a_test_that_exists(file: str, function: str) -> None:
     assert not missing(file, function)
 
 

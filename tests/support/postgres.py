@@ -175,6 +175,8 @@ class PostgresServer(Postgres):
             self._process.wait(START_S)
             self._process = None
             wait_until(lambda: not any(map(_alive, processes)), START_S, "server processes live on")
+        if how is signal.SIGSTOP:
+            wait_until(lambda: all(map(_still, processes)), START_S, "server processes run on")
 
     def close(self) -> None:
         """End the server without ceremony and remove its directory."""
@@ -252,6 +254,10 @@ def _signal(process: psutil.Process, how: signal.Signals) -> None:
         os.kill(process.pid, how)
     except ProcessLookupError:
         return
+
+
+def _still(process: psutil.Process) -> bool:
+    return not _alive(process) or bool(process.status() == psutil.STATUS_STOPPED)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -26,6 +26,7 @@ from atomic_celery import config
 from atomic_celery.store import open_store
 from atomic_celery.store.reads import Filter, MessageView
 from atomic_celery.store.store import Store
+from tests.support.freezing import freeze, is_frozen
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
 
@@ -115,6 +116,12 @@ class Fleet:
         begun = self.directory / f"{name}.begun.{fence}"
         wait_until(begun.exists, describe=lambda: f"gate {name} has not begun\n{self.describe()}")
         return int(begun.read_text())
+
+    def begun(self, name: str) -> int:
+        """Wait until any attempt of a gate task has begun; return its process. A host may have given it back before."""
+        attempts = f"{name}.begun.[0-9]*"
+        found = self.wait_until(lambda: sorted(self.directory.glob(attempts)), what=f"gate {name} has begun")
+        return int(found[-1].read_text().split()[0])
 
     def open_gate(self, name: str) -> None:
         """Let the gate task *name* end."""
@@ -262,12 +269,11 @@ class WorkerProcess:
         """Stop it while it writes nothing: on SQLite, nobody else could write before it goes on."""
         with self.fleet.store.transaction():
             self.fleet.store.now_ms()
-            self.signal(signal.SIGSTOP)
-            self.fleet.wait_until(self.is_stopped, what=f"{self.name} stands still")
+            freeze(self.pid)
 
     def is_stopped(self) -> bool:
         """Whether it stands still."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return is_frozen(self.pid)
 
     def wait(self, deadline_s: float = 30.0) -> int:
         """Wait for its end; return the exit code (negative: the signal that ended it)."""

@@ -36,7 +36,7 @@ def test_a_host_stays_within_its_connections_idle_and_busy(role: Role, postgres_
         for number in range(SLOTS):
             fleet.send("gate", f"gate-{number}", str(tmp_path))
         for number in range(SLOTS):
-            fleet.gate(f"gate-{number}")
+            fleet.begun(f"gate-{number}")
         assert role.sessions() <= most
         for number in range(SLOTS):
             fleet.open_gate(f"gate-{number}")

@@ -86,7 +86,7 @@ def test_a_restarted_database_ends_no_worker_and_loses_no_task(own_postgres: Pos
         for name in ("a", "b"):
             fleet.send("gate", name, str(fleet.directory))
         for name in ("a", "b"):
-            fleet.gate(name)
+            fleet.begun(name)
         own_postgres.restart()
         for name in ("a", "b"):
             fleet.open_gate(name)

@@ -57,7 +57,7 @@ def test_the_second_signal_stops_at_once_and_makes_everything_ready(slow_fleet: 
     worker = fleet.worker(slots=2).start()
     fleet.send("gate", "a", str(fleet.directory))
     fleet.send("family", str(fleet.directory))
-    child = fleet.gate("a")
+    child = fleet.begun("a")
     fleet.wait_until((fleet.directory / "family").exists, what="the family has begun")
     pids = [child, *(int(word) for word in (fleet.directory / "family").read_text().split())]
     worker.signal(signal.SIGTERM)

@@ -20,7 +20,3 @@ class HandsOver(BaseCommand):
     def run_from_argv(self, argv: Sequence[str]) -> None:
         """Run the other command with the arguments of this one."""
         cli.run([*self.words, *argv[2:]], url=project.url(), name=f"{argv[0]} {argv[1]}")
-
-    def handle(self, *arguments: str, **_options: object) -> None:
-        """Do the same for ``call_command``."""
-        cli.run([*self.words, *arguments], url=project.url(), name="manage.py")

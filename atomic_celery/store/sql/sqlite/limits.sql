@@ -125,7 +125,7 @@ UNION ALL
 SELECT 'wait', min(free_in_ms), NULL, NULL, NULL, NULL, NULL, NULL
   FROM counted WHERE room <= 0 AND free_in_ms IS NOT NULL HAVING count(*) > 0
 UNION ALL
-SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, max(lane)
+SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, min(lane)
   FROM looked WHERE turn = :window HAVING count(*) > 0;
 
 -- name: hold :many
