@@ -29,17 +29,19 @@ class Skew:
             pytest.skip("no libfaketime on this machine: install the package libfaketime")
         self._file = file
         self.step(offset_s)
+        # The library reads the file under a lock. A child that is forked meanwhile would wait for it for ever, so that
+        # it must not read it at each look at the clock.
         self.env = {
             "LD_PRELOAD": str(LIBRARIES[0]),
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_TIMESTAMP_FILE": str(file),
             "NO_FAKE_STAT": "1",
             "PYTHONPATH": f"{Path(__file__).parent / 'skewed'}:{ROOT}",
         }
 
     def step(self, offset_s: int) -> None:
-        """Set the clock, from now on *offset_s* from the right time."""
+        """Set the clock, from within two seconds on *offset_s* from the right time."""
         new = self._file.with_suffix(".new")
         new.write_text(f"{offset_s:+d}s\n")
         new.rename(self._file)
