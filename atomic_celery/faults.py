@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -53,4 +54,5 @@ def reach(point: str) -> None:
         return
     if verb == "raise":
         raise InjectedFault(point)
-    os.kill(os.getpid(), _SIGNALS[verb])
+    # Sent to this thread: a signal to the process may be taken by another one, and this one runs on for a while.
+    signal.pthread_kill(threading.get_ident(), _SIGNALS[verb])

@@ -58,10 +58,10 @@ def parent(self: Any, count: int) -> int:
     return count
 
 
-@app.task
-def whole(results: Any) -> Any:
-    """Return what it is given: a chord's body."""
-    _note("body")
+@app.task(bind=True)
+def whole(self: Any, results: Any) -> Any:
+    """Add a row that says its fence, and return what it is given: a chord's body."""
+    _note(f"body under {self.request.properties['atomic']['fence']}")
     return results
 
 

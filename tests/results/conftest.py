@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,14 @@ def signature(fleet: Fleet, name: str, *args: Any, **options: Any) -> Signature[
     """Return the signature of a task of the application, by name."""
     module = "tests.support.application" if name in SHARED else APPLICATION
     return fleet.app.signature(f"{module}.{name}", args=args, **options)
+
+
+def require_once(fleet: Fleet, names: Iterable[str]) -> None:
+    """Require that each of these ran as one message: once, or again under another fence if its row says which."""
+    for name in names:
+        runs = [row for row in fleet.ledger.rows() if row.partition(" under ")[0] == name]
+        assert runs, f"{name} never ran\n{fleet.describe()}"
+        assert sorted(set(runs)) == sorted(runs), f"{name} was there twice\n{fleet.describe()}"
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

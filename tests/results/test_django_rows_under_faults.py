@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from celery import Signature, chord
 
-from tests.results.conftest import DJANGO, NewFleet, in_django, signature
+from tests.results.conftest import DJANGO, NewFleet, in_django, require_once, signature
 from tests.support.workers import ROOT, Fleet
 
 WAIT_S = 60
@@ -54,8 +54,7 @@ def test_a_kill_leaves_no_half(
     fleet.worker("heir").start()
     assert result.get(timeout=WAIT_S) == expected
     fleet.wait_until(lambda: not fleet.unfinished())
-    counts = fleet.ledger.counts()
-    assert {what: counts[what] for what in once} == dict.fromkeys(once, 1)
+    require_once(fleet, once)
 
 
 def test_who_lost_its_lease_writes_no_row(fleet: Fleet) -> None:
