@@ -12,6 +12,8 @@ import pytest
 from tests.support.binaries import ServerNotFound, postgres_directory, unprivileged
 from tests.support.pgbouncer import PgBouncer, PoolerNotFound
 from tests.support.postgres import ExternalPostgres, Postgres, PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.roles import Role
 
 EXTERNAL_URL = "ATOMIC_TEST_POSTGRES_URL"
 
@@ -59,6 +61,21 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    """The network between the database of `postgres_url` and those who go through it; it can be broken."""
+    with Proxy.before(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def role(postgres: Postgres, postgres_url: str) -> Iterator[Role]:
+    """A role of the test's own on that database."""
+    role = Role(postgres, postgres_url)
+    yield role
+    role.drop()
 
 
 @pytest.fixture

@@ -289,8 +289,9 @@ class Messages(Noun):
             with self._receipts.signing(task_ids) as receipt:
                 rows = self._insert(new, limit_ids, receipt, wake=wake)
             if rows[0][-1] or receipt.is_second_try:
+                self._receipts.give_back(receipt)
                 return self._stored(new, rows)
-            self._receipts.turn_over()  # a signal handler published in between
+            # Somebody else has written to that row: another copy of this process, thawed from one image. Not again.
 
     def _insert(
         self,

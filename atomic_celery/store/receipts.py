@@ -1,17 +1,16 @@
 """Proof that a publication was committed, for a publisher whose answer was lost.
 
-Each thread that publishes has a row, and each of its publications carries a fence that it writes there in the same
-transaction. After a lost answer that row is left as it is, and whoever publishes the same once more shows the fence it
-had: what was committed is not stored a second time, even when it has been run and is gone, and what is still under way
-comes too late.
+A publication has a row to itself while it lasts, and carries a fence that it writes there in the same transaction.
+After a lost answer that row is left as it is, and whoever publishes the same once more shows the fence it had: what
+was committed is not stored a second time, even when it has been run and is gone, and what is still under way comes too
+late.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -39,11 +38,14 @@ class Receipt(NamedTuple):
 
 
 class Receipts:
-    """The receipts of one process. Safe from any thread."""
+    """The receipts of one process: as many rows as have ever been published to at a time.
+
+    Safe from any thread and any signal handler, which a lock would not be.
+    """
 
     def __init__(self) -> None:
-        self._mine = threading.local()
-        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._spare: deque[Receipt] = deque()
         self._doubtful: OrderedDict[Key, Receipt] = OrderedDict()
 
     @contextmanager
@@ -54,27 +56,26 @@ class Receipts:
         try:
             yield receipt
         except BaseException:
-            self.turn_over()
             self._doubt(key, receipt)
             raise
 
-    def turn_over(self) -> None:
-        """Begin with a new row in this thread: the old one is evidence, or somebody else's."""
-        self._mine.last = None
+    def give_back(self, receipt: Receipt) -> None:
+        """Let the next publication have the row of one whose answer came."""
+        self._spare.append(receipt)
 
     def _next(self, key: Key) -> Receipt:
-        with self._lock:
-            doubtful = self._doubtful.pop(key, None) if self._doubtful else None
+        doubtful = self._doubtful.pop(key, None)
         if doubtful is not None:
             return doubtful._replace(fence=doubtful.fence + 1)
-        process, publisher, fence = getattr(self._mine, "last", None) or (0, "", 0)
-        if process != os.getpid():  # the child of a fork remembers its parent's row, and must not write to it
-            process, publisher, fence = os.getpid(), uuid.uuid4().hex, 0
-        self._mine.last = process, publisher, fence + 1
+        if self._process != os.getpid():  # the child of a fork remembers its parent's rows, and must not write to them
+            self._process, self._spare = os.getpid(), deque()
+        try:
+            publisher, fence, _ = self._spare.pop()
+        except IndexError:
+            publisher, fence = uuid.uuid4().hex, 0
         return Receipt(publisher, fence + 1, fence + 1)
 
     def _doubt(self, key: Key, receipt: Receipt) -> None:
-        with self._lock:
-            self._doubtful[key] = receipt
-            if len(self._doubtful) > _MOST_DOUBTFUL:
-                self._doubtful.popitem(last=False)
+        self._doubtful[key] = receipt
+        if len(self._doubtful) > _MOST_DOUBTFUL:
+            self._doubtful.popitem(last=False)

@@ -96,7 +96,7 @@ def test_a_beat_frozen_in_its_transaction_is_put_out_of_it(postgres_url: str, ma
 
 def test_a_commit_whose_answer_got_lost_is_not_done_twice(own_postgres: PostgresServer, make_beats: MakeBeats) -> None:
     url = own_postgres.create_database()
-    with Proxy("127.0.0.1", own_postgres.port) as proxy:
+    with Proxy.before(url) as proxy:
         beats = make_beats(url)
         first = beats.start_leading("first", env={"TEST_BROKER": f"atomic+{proxy.url(url)}"})
         for _ in range(2):

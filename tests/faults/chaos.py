@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -42,8 +41,7 @@ class Chaos:
 
     def add_host(self, name: str, **options: Any) -> None:
         """Start a host behind a network of its own."""
-        parts = urlsplit(self._scene.fleet.broker)
-        proxy = self._networks[name] = Proxy(str(parts.hostname), int(parts.port or 5432))
+        proxy = self._networks[name] = Proxy.before(self._scene.fleet.broker)
         proxy.start()
         env = {"TEST_BROKER": proxy.url(self._scene.fleet.broker)}
         self._hosts.append(self._scene.worker(name, env=env, **options))

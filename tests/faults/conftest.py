@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -29,14 +28,6 @@ def postgres_scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
 def sqlite_scene(sqlite_url: str, tmp_path: Path) -> Iterator[Scene]:
     """A scene on SQLite only."""
     yield from scenes(sqlite_url, tmp_path)
-
-
-@pytest.fixture
-def proxy(postgres_url: str) -> Iterator[Proxy]:
-    """The network between workers and the database; a successor has one of its own, which never breaks."""
-    parts = urlsplit(postgres_url)
-    with Proxy(str(parts.hostname), int(parts.port or 5432)) as network:
-        yield network
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import psycopg2
@@ -14,13 +13,6 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 LOST_CONNECTION = (psycopg2.OperationalError, psycopg2.InterfaceError)
-
-
-@pytest.fixture
-def proxy(postgres_url: str) -> Iterator[Proxy]:
-    parts = urlsplit(postgres_url)
-    with Proxy(str(parts.hostname), int(parts.port or 5432)) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Signature
 
-from tests.results.site import database
+from tests.support.django_databases import database
 from tests.support.postgres import Postgres
 from tests.support.workers import Fleet
 

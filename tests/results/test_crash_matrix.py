@@ -13,14 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from celery import Signature, chain, chord
 from celery.exceptions import ChordError
 
 from tests.results.conftest import APPLICATION, NewFleet, require_once, signature
-from tests.support.postgres import Postgres
 from tests.support.proxy import Proxy
 from tests.support.workers import Fleet, WorkerProcess
 
@@ -188,24 +186,12 @@ def test_an_error_in_between_leaves_no_half(new_fleet: NewFleet, kind: Kind, poi
 
 
 @pytest.fixture
-def behind_a_network(postgres: Postgres, postgres_url: str, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
+def behind_a_network(postgres_url: str, proxy: Proxy, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
     """A fleet whose workers reach PostgreSQL through a network that can be cut."""
-    address = urlsplit(postgres_url)
-    assert address.hostname is not None
-    assert address.port is not None
-    with (
-        Proxy(address.hostname, address.port) as proxy,
-        closing(
-            Fleet(
-                postgres_url,
-                tmp_path,
-                broker=proxy.url(postgres_url),
-                results="atomic",
-                application=APPLICATION,
-                conf=ONE_BY_ONE,
-            )
-        ) as fleet,
-    ):
+    broker = proxy.url(postgres_url)
+    with closing(
+        Fleet(postgres_url, tmp_path, broker=broker, results="atomic", application=APPLICATION, conf=ONE_BY_ONE)
+    ) as fleet:
         yield fleet, proxy
 
 

@@ -251,10 +251,8 @@ def test_a_forked_child_waits_for_itself(app: Celery, record: Record) -> None:
     assert status == 0
 
 
-def test_a_database_that_goes_and_comes_back_is_waited_for(postgres_url: str) -> None:
-    parts = urlsplit(postgres_url)
+def test_a_database_that_goes_and_comes_back_is_waited_for(postgres_url: str, proxy: Proxy) -> None:
     with (
-        Proxy(parts.hostname or "", parts.port or 0) as proxy,
         closing(_app(postgres_url)) as direct,
         closing(_app(proxy.url(postgres_url), atomic_statement_timeout=2, atomic_connect_timeout=2)) as app,
     ):

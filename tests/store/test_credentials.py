@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy
@@ -19,7 +16,7 @@ from atomic_celery.store import credentials
 from atomic_celery.store.credentials import SecretFile, UrlPassword
 from atomic_celery.store.store import open_store
 from atomic_celery.store.urls import StoreUrl
-from tests.support.postgres import Postgres
+from tests.support.roles import Role
 
 SECRET = "s3cr3t-κ"
 
@@ -128,25 +125,12 @@ def test_a_credential_is_safe_to_print(secret_file: Path) -> None:
     assert str(secret_file) in shown
 
 
-@pytest.fixture(params=["psycopg2", "psycopg"])
-def login(request: pytest.FixtureRequest, postgres: Postgres, postgres_url: str) -> Iterator[Login]:
-    login = Login(postgres, postgres_url, request.param)
-    yield login
-    login.close()
-
-
 class Login:
-    """A role of its own whose password can be changed."""
+    """A role that connects by one driver or the other."""
 
-    def __init__(self, postgres: Postgres, url: str, driver: str) -> None:
-        self._postgres, self.role = postgres, f"role_{os.urandom(4).hex()}"
-        parts = urlsplit(url)
-        where = f"{parts.hostname}:{parts.port}{parts.path}"
-        self.url = StoreUrl.parse(f"postgresql+{driver}://{self.role}@{where}")
-        postgres.execute(f"CREATE ROLE {self.role} LOGIN")
-
-    def change_password(self, password: str) -> None:
-        self._postgres.execute(f"ALTER ROLE {self.role} PASSWORD '{password}'")
+    def __init__(self, role: Role, driver: str) -> None:
+        self.role = role
+        self.url = StoreUrl.parse(role.url.replace("postgresql", f"postgresql+{driver}"))
 
     def engine(self, credential: credentials.Credential) -> sqlalchemy.Engine:
         engine = sqlalchemy.create_engine(
@@ -157,24 +141,26 @@ class Login:
         credentials.present(credential, engine)
         return engine
 
-    def close(self) -> None:
-        self._postgres.execute(f"DROP ROLE {self.role}")
+
+@pytest.fixture(params=["psycopg2", "psycopg"])
+def login(request: pytest.FixtureRequest, role: Role) -> Login:
+    return Login(role, request.param)
 
 
 def test_a_rotated_secret_is_used_by_the_next_connection(login: Login, secret_file: Path) -> None:
     engine = login.engine(SecretFile("token_file", str(secret_file)))
-    login.change_password(SECRET)
+    login.role.rotate_password(SECRET)
     with engine.connect() as opened_before:
-        login.change_password("rotated")
+        login.role.rotate_password("rotated")
         secret_file.write_text("rotated\n")
         with engine.connect() as opened_after:
             user = sqlalchemy.text("SELECT current_user")
-            assert opened_after.execute(user).scalar() == login.role
-            assert opened_before.execute(user).scalar() == login.role
+            assert opened_after.execute(user).scalar() == login.role.name
+            assert opened_before.execute(user).scalar() == login.role.name
 
 
 def test_a_refused_secret_is_in_no_message(login: Login, secret_file: Path) -> None:
-    login.change_password("another")
+    login.role.rotate_password("another")
     engine = login.engine(SecretFile("password_file", str(secret_file)))
     with pytest.raises(OperationalError) as refused:
         engine.connect()
@@ -191,17 +177,17 @@ def test_an_unreadable_secret_surfaces_as_itself(login: Login, tmp_path: Path) -
 
 def test_a_url_without_a_password_leaves_it_to_libpq(login: Login, tmp_path: Path) -> None:
     passfile = tmp_path / "pgpass"
-    passfile.write_text(f"*:*:*:{login.role}:from-pgpass\n")
+    passfile.write_text(f"*:*:*:{login.role.name}:from-pgpass\n")
     passfile.chmod(0o600)
-    login.change_password("from-pgpass")
+    login.role.rotate_password("from-pgpass")
     store = open_store(f"{login.url.reveal()}?passfile={passfile}", Settings())
     assert store.schema.version() is None
     store.close()
 
 
 def test_a_password_in_the_url_is_in_no_error(login: Login) -> None:
-    login.change_password("another")
-    text = login.url.reveal().replace(login.role, f"{login.role}:{SECRET}", 1)
+    login.role.rotate_password("another")
+    text = login.url.reveal().replace(login.role.name, f"{login.role.name}:{SECRET}", 1)
     store = open_store(text, Settings())
     with pytest.raises(StoreUnavailable, match="password authentication failed") as refused:
         store.schema.version()

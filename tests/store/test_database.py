@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
@@ -24,16 +23,6 @@ from tests.store.desk import Desk
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def proxy(postgres_url: str) -> Iterator[Proxy]:
-    """A network to the database that can fail."""
-    place = urlsplit(postgres_url)
-    assert place.hostname
-    assert place.port
-    with Proxy(place.hostname, place.port) as started:
-        yield started
 
 
 @pytest.fixture(params=["psycopg2", "psycopg"])

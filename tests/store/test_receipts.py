@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -31,17 +33,9 @@ def desk(postgres_desk: Desk) -> Desk:
 
 
 @pytest.fixture
-def network(postgres_url: str) -> Iterator[Proxy]:
-    """What is between the publisher and the database."""
-    host, port = postgres_url.rpartition("@")[2].partition("/")[0].split(":")
-    with Proxy(host, int(port)) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def publisher(network: Proxy, postgres_url: str, desk: Desk) -> Iterator[Store]:
+def publisher(proxy: Proxy, postgres_url: str, desk: Desk) -> Iterator[Store]:
     """A publisher that has published before."""
-    with closing(open_store(network.url(postgres_url), Settings())) as store:
+    with closing(open_store(proxy.url(postgres_url), Settings())) as store:
         store.messages.publish(new(desk, 1, "before"))
         store.messages.publish(new(desk, 3, "before"))
         finish(desk, 4)
@@ -60,26 +54,24 @@ def finish(desk: Desk, count: int) -> None:
 
 
 def test_what_was_stored_and_is_done_is_not_stored_again(
-    desk: Desk, network: Proxy, publisher: Store, count: int
+    desk: Desk, proxy: Proxy, publisher: Store, count: int
 ) -> None:
-    lost = network.drop_next_response(PUBLISH[count])
+    lost = proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
     assert lost.wait(10)
     finish(desk, count)
-    network.restore()
+    proxy.restore()
 
     assert publisher.messages.publish(new(desk, count)) == [None] * count
     assert desk.store.reads.messages() == []
 
 
-def test_other_publications_in_between_wipe_no_evidence(
-    desk: Desk, network: Proxy, publisher: Store, count: int
-) -> None:
-    network.drop_next_response(PUBLISH[count])
+def test_other_publications_in_between_wipe_no_evidence(desk: Desk, proxy: Proxy, publisher: Store, count: int) -> None:
+    proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    network.restore()
+    proxy.restore()
     publisher.messages.publish(new(desk, 1, "other"))
     finish(desk, count + 1)
 
@@ -87,43 +79,43 @@ def test_other_publications_in_between_wipe_no_evidence(
     assert publisher.messages.publish(new(desk, 1, "another")) != [None]
 
 
-def test_what_never_arrived_is_stored_the_second_time(desk: Desk, network: Proxy, publisher: Store, count: int) -> None:
-    network.drop()
+def test_what_never_arrived_is_stored_the_second_time(desk: Desk, proxy: Proxy, publisher: Store, count: int) -> None:
+    proxy.drop()
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    network.restore()
+    proxy.restore()
 
     assert None not in publisher.messages.publish(new(desk, count))
     finish(desk, count)
 
 
-def test_two_answers_lost_one_after_the_other(desk: Desk, network: Proxy, publisher: Store, count: int) -> None:
-    network.drop()
+def test_two_answers_lost_one_after_the_other(desk: Desk, proxy: Proxy, publisher: Store, count: int) -> None:
+    proxy.drop()
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    network.restore()
-    network.drop_next_response(PUBLISH[count])
+    proxy.restore()
+    proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
     finish(desk, count)
-    network.restore()
+    proxy.restore()
 
     assert publisher.messages.publish(new(desk, count)) == [None] * count
 
 
 def test_what_arrives_after_it_was_sent_again_comes_too_late(
-    desk: Desk, network: Proxy, publisher: Store, count: int
+    desk: Desk, proxy: Proxy, publisher: Store, count: int
 ) -> None:
-    network.hold(PUBLISH[count])
+    proxy.hold(PUBLISH[count])
     with publisher.deadline(1.0), pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    [late] = [link for link in network.links() if link.held]
-    network.hold(b"nothing at all")
+    [late] = [link for link in proxy.links() if link.held]
+    proxy.hold(b"nothing at all")
     assert None not in publisher.messages.publish(new(desk, count))
     finish(desk, count)
 
-    network.restore()
-    wait_until(lambda: late not in network.links(), 10)
+    proxy.restore()
+    wait_until(lambda: late not in proxy.links(), 10)
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     database = desk.store._database
     wait_until(lambda: database.run(database.statements.script("busy", sessions)).rows[0][0] == 1, 10)
@@ -147,12 +139,12 @@ def test_a_signal_handler_that_publishes_in_between_loses_nothing(
 
 
 def test_an_error_that_is_none_of_the_network_leaves_the_evidence(
-    desk: Desk, network: Proxy, publisher: Store, count: int
+    desk: Desk, proxy: Proxy, publisher: Store, count: int
 ) -> None:
-    network.drop_next_response(PUBLISH[count])
+    proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    network.restore()
+    proxy.restore()
     finish(desk, count)
     with (
         pytest.raises(ValueError, match="broken"),
@@ -173,8 +165,54 @@ def test_a_forked_child_has_a_row_of_its_own(count: int, monkeypatch: pytest.Mon
     receipts = Receipts()
     with receipts.signing(["a"] * count) as parents:
         pass
+    receipts.give_back(parents)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with receipts.signing(["b"] * count) as childs:
         pass
     assert childs.publisher != parents.publisher
     assert childs.fence == 1
+
+
+def test_threads_that_come_and_go_leave_no_more_rows_than_there_were_at_a_time(
+    desk: Desk, publisher: Store, count: int
+) -> None:
+    def publish(name: str) -> None:
+        with ThreadPoolExecutor(1) as short:  # a thread of its own for each publication
+            assert None not in short.submit(publisher.messages.publish, new(desk, count, name)).result()
+
+    with ThreadPoolExecutor(4) as clients:
+        list(clients.map(publish, map(str, range(2000))))
+    assert 1 <= rows(desk) <= 1 + 4  # the desk has published nothing; the publisher had one row before
+
+
+def test_an_outage_leaves_no_rows_once_all_has_been_published_again(
+    desk: Desk, proxy: Proxy, publisher: Store, count: int
+) -> None:
+    before = rows(desk)
+    for number in range(3):
+        proxy.drop_next_response(PUBLISH[count])
+        with pytest.raises(errors.StoreUnavailable):
+            publisher.messages.publish(new(desk, count, str(number)))
+    assert rows(desk) == before + 2
+    proxy.restore()
+    for name in ("0", "1", "2"):
+        assert publisher.messages.publish(new(desk, count, name)) == [None] * count
+    for name in ("3", "4", "5"):
+        assert None not in publisher.messages.publish(new(desk, count, name))
+    assert rows(desk) == before + 2
+
+
+def test_two_processes_thawed_from_one_image_lose_nothing(desk: Desk, publisher: Store, count: int) -> None:
+    with closing(open_store(publisher.url.reveal(), Settings())) as copied:
+        copied.messages._receipts = copy.deepcopy(publisher.messages._receipts)
+        for number in range(3):
+            for name, store in (("original", publisher), ("copied", copied)):
+                assert None not in store.messages.publish(new(desk, count, f"{name}-{number}"))
+
+
+def rows(desk: Desk) -> int:
+    """Count the publishers that the database knows."""
+    database = desk.store._database
+    return int(
+        database.run(database.statements.script("publishers", "SELECT count(*) FROM atomic_publisher")).rows[0][0]
+    )

@@ -48,6 +48,12 @@ class Proxy:
         self._doomed: Doomed | None = None
         self._links: set[Link] = set()
 
+    @classmethod
+    def before(cls, url: str) -> Proxy:
+        """Return one in front of the server that a database's URL names."""
+        parts = urlsplit(url)
+        return cls(str(parts.hostname), int(parts.port or 5432))
+
     def __enter__(self) -> Proxy:
         self.start()
         return self

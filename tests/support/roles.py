@@ -23,8 +23,12 @@ class Role:
 
     def change_password(self, password: str) -> None:
         """Make the server want *password*, and cut off every session that began with another."""
-        self._postgres.execute(f"ALTER ROLE {self.name} PASSWORD '{password}'")
+        self.rotate_password(password)
         self.cut_off()
+
+    def rotate_password(self, password: str) -> None:
+        """Make the server want *password* of whoever comes from now on."""
+        self._postgres.execute(f"ALTER ROLE {self.name} PASSWORD '{password}'")
 
     def cut_off(self) -> None:
         """End its sessions."""

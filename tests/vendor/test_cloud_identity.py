@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 import pytest
 
 from tests.support.metadata import ACCESS_KEY, SECRET_KEY, SESSION, MetadataService
-from tests.support.postgres import Postgres
 from tests.support.roles import Role
 from tests.support.workers import ROOT, Fleet
 
@@ -119,13 +118,6 @@ def test_a_database_of_aws_under_another_name_needs_a_region(tmp_path: Path) -> 
         asked = ask(service, "postgresql://worker@db.example.com/db", tmp_path)
     assert asked.returncode == 1
     assert "ConfigError: auth aws: the host does not tell the region of the database; set AWS_REGION" in asked.stderr
-
-
-@pytest.fixture
-def role(postgres: Postgres, postgres_url: str) -> Iterator[Role]:
-    role = Role(postgres, postgres_url)
-    yield role
-    role.drop()
 
 
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from atomic_celery import connections
-from tests.support.postgres import Postgres
 from tests.support.roles import Role
 from tests.support.workers import Fleet
 
 SLOTS = 3
-
-
-@pytest.fixture
-def role(postgres: Postgres, postgres_url: str) -> Iterator[Role]:
-    role = Role(postgres, postgres_url)
-    yield role
-    role.drop()
 
 
 def test_a_host_stays_within_its_connections_idle_and_busy(role: Role, postgres_url: str, tmp_path: Path) -> None:

@@ -9,18 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.postgres import Postgres
 from tests.support.roles import Role
 from tests.support.workers import Fleet, WorkerProcess
 
 FIRST, SECOND = "first-s3cr3t", "second-s3cr3t"
-
-
-@pytest.fixture
-def role(postgres: Postgres, postgres_url: str) -> Iterator[Role]:
-    role = Role(postgres, postgres_url)
-    yield role
-    role.drop()
 
 
 @pytest.fixture

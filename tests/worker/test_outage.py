@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,13 +16,9 @@ from tests.worker.test_losing import gone
 
 
 @pytest.fixture
-def proxied(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
+def proxied(postgres_url: str, proxy: Proxy, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
     """A fleet whose workers reach the database through a network that can be broken."""
-    parts = urlsplit(postgres_url)
-    with (
-        Proxy(str(parts.hostname), int(parts.port or 5432)) as proxy,
-        closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet,
-    ):
+    with closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet:
         yield fleet, proxy
 
 

@@ -2,31 +2,17 @@
 
 import os
 import sys
-from typing import Any
-from urllib.parse import urlsplit
+
+from tests.support.django_databases import database
 
 if os.environ.get("SITE_DRIVER") == "psycopg2":
     sys.modules["psycopg"] = None  # type: ignore[assignment]  # Django takes psycopg 3 where it finds it
 
 
-def _database(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path[1:], "OPTIONS": {"timeout": 20}}
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": parts.password,
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-    }
-
-
 ALLOWED_HOSTS = ["*"]
-DATABASES = {"default": _database(os.environ["SITE_DATABASE"])}
+DATABASES = {"default": database(os.environ["SITE_DATABASE"], timeout=20)}
 if "SITE_FLEET_DATABASE" in os.environ:
-    DATABASES["fleet"] = _database(os.environ["SITE_FLEET_DATABASE"])
+    DATABASES["fleet"] = database(os.environ["SITE_FLEET_DATABASE"], timeout=20)
     DATABASE_ROUTERS = [] if "SITE_UNROUTED" in os.environ else ["django_admin.routers.FleetRouter"]
 if "SITE_ATOMIC_REQUESTS" in os.environ:
     DATABASES["default"]["ATOMIC_REQUESTS"] = True

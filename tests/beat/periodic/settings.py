@@ -2,29 +2,10 @@
 
 import json
 import os
-from typing import Any
-from urllib.parse import urlsplit
 
+from tests.support.django_databases import database
 
-def _database(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": parts.path[1:],
-            "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"},
-        }
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": parts.password,
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-    }
-
-
-DATABASES = {"default": _database(os.environ["TEST_DJANGO_DATABASE"])}
+DATABASES = {"default": database(os.environ["TEST_DJANGO_DATABASE"], timeout=20, transaction_mode="IMMEDIATE")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django_celery_beat"]
 SECRET_KEY = "periodic"

@@ -1,0 +1,21 @@
+"""Databases as Django wants them said, for the settings of projects that tests run."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def database(url: str, **sqlite_options: Any) -> dict[str, Any]:
+    """Return Django's settings of the database at *url*; on SQLite with these options."""
+    parts = urlsplit(url.removeprefix("atomic+"))
+    if parts.scheme == "sqlite":
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path[1:], "OPTIONS": sqlite_options}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "PASSWORD": parts.password,
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+    }
