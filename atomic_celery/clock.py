@@ -52,23 +52,6 @@ class SystemClock:
         return Moment(monotonic_s(), time.time())
 
 
-@dataclass(slots=True)
-class ManualClock:
-    """A clock that moves when it is told to, for tests."""
-
-    monotonic_s: float = 1000.0
-    wall_s: float = 1_700_000_000.0
-
-    def now(self) -> Moment:
-        """Read both clocks."""
-        return Moment(self.monotonic_s, self.wall_s)
-
-    def advance(self, by_s: float) -> None:
-        """Move both clocks forward."""
-        self.monotonic_s += by_s
-        self.wall_s += by_s
-
-
 def monotonic_s() -> float:
     """Seconds that never run backwards and, where the system can, count a sleeping machine too."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)

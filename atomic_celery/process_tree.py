@@ -89,11 +89,6 @@ def await_death(pids: set[int], *, at_most_s: float) -> None:
         clock.pause(_LOOK_EVERY_S)
 
 
-def descendants(pid: int) -> set[int]:
-    """Return the living processes below *pid*."""
-    return _below(pid, _processes())
-
-
 def zombies() -> set[int]:
     """Return the dead children of this process that nobody has asked for yet."""
     own = os.getpid()

@@ -106,10 +106,6 @@ class Errand:
         """Whether it is over."""
         return self.state is State.OVER
 
-    def accepted(self) -> bool:
-        """Whether a child has begun it."""
-        return self.began_s > 0
-
     def terminate(self, signum: int) -> None:
         """Never begin this errand. A running one is stopped by the pool's `terminate_job`."""
         self.terminated = signum

@@ -124,10 +124,10 @@ class Ledger:
             if link.running is not None:
                 self._conclude(link.running)
 
-    def kill(self, errand: Errand, signum: int = signals.SIGKILL) -> None:
+    def kill(self, errand: Errand) -> None:
         """End *errand* as terminated, wherever it is, with every process it started."""
-        errand.terminate(signum)
-        self.strike(errand, signum)
+        errand.terminate(signals.SIGKILL)
+        self.strike(errand, signals.SIGKILL)
 
     def strike(self, errand: Errand, signum: int) -> bool:
         """Signal the child that runs *errand*; False when it runs something else by now, or soon may.

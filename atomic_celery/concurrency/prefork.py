@@ -6,7 +6,6 @@ The module's name tells Celery's Django fixup and its test worker that tasks run
 from __future__ import annotations
 
 import itertools
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -212,9 +211,9 @@ class TaskPool(BasePool):
         """Take every errand that has not begun out of the pool; oldest first, callbacks not called."""
         return self._ledger.recall_all()
 
-    def kill(self, errand: Errand, signum: int = signal.SIGKILL) -> None:
+    def kill(self, errand: Errand) -> None:
         """End *errand*, wherever it is, with every process it started; it fails as `Terminated`."""
-        self._ledger.kill(errand, signum)
+        self._ledger.kill(errand)
 
     def kill_all(self) -> None:
         """End all children at once, with everything they started, and start no more; return when they are dead.

@@ -14,12 +14,12 @@ from celery.beat import ScheduleEntry
 from atomic_celery import errors
 from atomic_celery.beat.conductor import Conductor
 from atomic_celery.beat.entries import Configured, Entry
-from atomic_celery.clock import ManualClock
 from atomic_celery.config import Settings
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import NewMessage
 from atomic_celery.store.store import open_store
 from atomic_celery.term import Term
+from tests.support.clocks import ManualClock
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

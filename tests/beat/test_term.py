@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from atomic_celery import errors
-from atomic_celery.clock import ManualClock
 from atomic_celery.store.store import Store
 from atomic_celery.term import ASK_EVERY_S, Term
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until
 
 NOW_MS = 1_700_000_000_000

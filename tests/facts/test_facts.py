@@ -13,8 +13,9 @@ import pytest
 
 from atomic_celery import errors
 from atomic_celery.backoff import Backoff
-from atomic_celery.clock import NEVER, ManualClock, Moment, SystemClock
+from atomic_celery.clock import NEVER, Moment, SystemClock
 from atomic_celery.loop import Loop
+from tests.support.clocks import ManualClock
 
 
 def test_the_earlier_of_both_clocks_ends_a_deadline() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from atomic_celery import errors, operations
-from atomic_celery.clock import ManualClock
 from atomic_celery.fleet.controller import TERM, Controller, checked
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance, Permit
@@ -21,6 +20,7 @@ from atomic_celery.store.records import Holder
 from tests.fleet.cloud import Cloud
 from tests.store.desk import Desk
 from tests.store.test_hosts import host
+from tests.support.clocks import ManualClock
 
 MINUTE_MS = 60_000
 

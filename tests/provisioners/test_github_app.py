@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from atomic_celery.clock import ManualClock
 from atomic_celery.errors import CallGivenUp, ConfigError, ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import from_mapping
@@ -19,6 +18,7 @@ from atomic_celery.provisioners.configuration import GithubAppSettings
 from atomic_celery.provisioners.github_app import GithubApp
 from tests.provisioners.conftest import PRESETS
 from tests.provisioners.github import APP, INSTALLATION, GitHub, Reply, key_pair
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from atomic_celery import identity
-from atomic_celery.clock import ManualClock
 from atomic_celery.errors import CallGivenUp, ConfigError, ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import LocalProvisioner
 from atomic_celery.provisioners.configuration import LocalWorkers
 from tests.provisioners.conftest import ids, states
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until
 from tests.support.workers import APPLICATION, ROOT, Fleet
 

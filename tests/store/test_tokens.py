@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from atomic_celery import setup_check
-from atomic_celery.clock import ManualClock
 from atomic_celery.config import CLOUDS, Settings
 from atomic_celery.errors import ConfigError, StoreUnavailable
 from atomic_celery.store import clouds, credentials, tokens
@@ -21,6 +20,7 @@ from atomic_celery.store.tokens import Token
 from atomic_celery.store.urls import StoreUrl
 from tests.store.test_credentials import Login as Role
 from tests.store.test_credentials import login as login  # a fixture
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until
 
 HOUR_S = 3600.0
@@ -213,19 +213,19 @@ def test_a_process_has_one_token_a_login_and_a_forked_child_its_own(monkeypatch:
 
 def test_a_connection_is_opened_with_the_token_and_an_expired_one_is_replaced(login: Role, clock: ManualClock) -> None:
     cloud = Cloud()
-    login.change_password("token-1")
+    login.role.rotate_password("token-1")
     engine = login.engine(Token("auth", cloud.mint, 30, clock))
     with engine.connect(), engine.connect():
         assert cloud.asked == 1
 
-    login.change_password("token-2")  # as if the first had expired early
+    login.role.rotate_password("token-2")  # as if the first had expired early
     with pytest.raises(OperationalError, match="password authentication failed"):
         engine.connect()
     with engine.connect():
         assert cloud.asked == 2
 
     clock.advance(HOUR_S)
-    login.change_password("token-3")
+    login.role.rotate_password("token-3")
     with engine.connect():
         assert cloud.asked == 3
 

@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from atomic_celery.clock import ManualClock
 from atomic_celery.config import Settings
 from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
 from atomic_celery.store import open_store
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Held, Holder, Lane, NewMessage
 from atomic_celery.store.store import Store
+from tests.support.clocks import ManualClock
 
 SETTINGS = Settings()
 ME, OTHER = Holder("me", "boot"), Holder("other", "boot")

@@ -8,8 +8,8 @@ import json
 import os
 import shlex
 
-from atomic_celery.clock import ManualClock
 from atomic_celery.lines import Lines
+from tests.support.clocks import ManualClock
 
 
 def test_a_line_is_a_name_and_values_that_a_shell_reads_back() -> None:
