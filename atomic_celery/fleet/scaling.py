@@ -1,7 +1,7 @@
 """The scaling signal: how many hosts the work wants. One pure function, and one bounded read.
 
-What is counted stops at a bound that no policy's answer depends on: `desired_hosts` is always exact, the counts are
-exact up to `COUNT_BOUND` messages and lower bounds above.
+What is counted stops where the answer no longer depends on it: `desired_hosts` is exact, unless there are more gates
+than `GATES_BOUND`; the counts are exact up to `COUNT_BOUND` messages and `GATES_AT_ONCE` gates, else lower bounds.
 """
 
 from __future__ import annotations
@@ -17,32 +17,10 @@ if TYPE_CHECKING:
 
 COUNT_BOUND = 50_000
 """Where counting stops, unless the most hosts that are allowed could run more at once."""
-GATES_BOUND = 10_000
-"""At how many gates of a queue is looked; a gate is a pair of limits: of a task or its key, and of a workflow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What some work asks for: a root's, or that of all roots without a limit."""
-
-    ready: int
-    running: int
-    limit: int | None = None
-    """How many of it may run at once; None: any number."""
-    open: bool = True
-    """Whether it may start anything: not so when it is paused or its budget is spent."""
-
-    @property
-    def startable(self) -> int:
-        """How many ready ones may start now."""
-        if not self.open:
-            return 0
-        return self.ready if self.limit is None else min(self.ready, max(0, self.limit - self.running))
-
-    @property
-    def demand(self) -> int:
-        """How many could run at once; never fewer than do, also when the limit was lowered below."""
-        return self.running + self.startable
+GATES_BOUND = 20_000
+"""At how many gates is looked; a gate is a queue and a pair of limits: of a task or its key, and of a workflow."""
+GATES_AT_ONCE = 2_500
+"""At how many of them before it is asked whether what was counted is more than the largest fleet could run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +71,27 @@ def desired_hosts(demand: int, policy: Policy) -> int:
     return min(policy.max_hosts, max(policy.min_hosts, wanted))
 
 
-def compute(loads: Iterable[Load], slots: Slots, policy: Policy, *, oldest_ms: int = 0, exact: bool = True) -> Scaling:
-    """Compute the signal. Pure: the same arguments, the same answer."""
-    loads = list(loads)
-    demand = sum(load.demand for load in loads)
+def compute(
+    waiting: int, running: int, slots: Slots, policy: Policy, *, oldest_ms: int = 0, exact: bool = True
+) -> Scaling:
+    """Compute the signal. Pure: the same arguments, the same answer.
+
+    Args:
+        waiting: Messages that could start now.
+        running: Messages that somebody holds.
+        slots: The hosts'.
+        policy: The numbers that it is computed with.
+        oldest_ms: How long the message has been waiting that is first in line for longest.
+        exact: Whether these are all there are.
+    """
+    demand = waiting + running
     wanted = desired_hosts(demand, policy)
     return Scaling(
         desired_hosts=wanted,
         desired_workers=wanted * policy.workers_per_host,
         demand=demand,
-        queue_depth=sum(load.startable for load in loads),
-        running=sum(load.running for load in loads),
+        queue_depth=waiting,
+        running=running,
         hosts=slots.hosts,
         busy_slots=slots.busy,
         idle_slots=slots.idle,
@@ -123,30 +111,59 @@ def read(store: Store, policy: Policy, queues: Sequence[str] | None = None) -> S
         policy: The numbers that it is computed with.
         queues: Only the work of these queues; None: of all but temporary ones.
     """
-    bound = max(COUNT_BOUND, policy.max_hosts * policy.workers_per_host)
+    most = policy.max_hosts * policy.workers_per_host  # that the fleet could run at once
+    bound = max(COUNT_BOUND, most)
     work = store.loads.work(queues, bound)
-    gates = store.loads.gated(queues, bound, GATES_BOUND)
+    passing = Passing()
+    wanted = most - work.running - work.waiting
+    all_seen = work.waiting < bound and _look_at_gates(store, queues, bound, passing, wanted)
+    waiting = work.waiting + passing.count
     slots = store.loads.slots(round(store.settings.stale_after_s * 1000))
     since_ms = work.waiting_since_ms
     return compute(
-        [Load(ready=min(work.ready + work.due + passing(gates), bound), running=min(work.running, bound))],
+        min(waiting, bound),
+        min(work.running, bound),
         slots,
         policy,
         oldest_ms=0 if since_ms is None else max(0, work.now_ms - since_ms),
-        exact=max(work.ready, work.due, work.running) <= bound and len(gates) < GATES_BOUND,
+        exact=all_seen and max(waiting, work.running) <= bound,
     )
 
 
-def passing(gates: Iterable[Gate]) -> int:
-    """Say how many of the messages at gates could pass now, were there a slot for each. Pure."""
-    rooms: dict[int, int] = {}
-    passed = 0
-    for gate in gates:
-        limits = {gate.limit_id: gate.room, gate.root_limit_id: gate.root_room}
-        known = [limit for limit, room in limits.items() if limit is not None and room is not None]
-        left = [rooms.setdefault(limit, limits[limit] or 0) for limit in known]
-        count = max(0, min([gate.waiting, *left]))
-        passed += count
-        for limit in known:
-            rooms[limit] -= count
-    return passed
+def _look_at_gates(store: Store, queues: Sequence[str] | None, bound: int, passing: Passing, wanted: int) -> bool:
+    """Look at gates until so many messages could pass; return whether all gates were looked at."""
+    after: dict[int, str] = {}
+    for _ in range(GATES_BOUND // GATES_AT_ONCE):
+        gates = store.loads.gated(queues, bound, GATES_AT_ONCE, after)
+        passing.add(gates)
+        if len(gates) < GATES_AT_ONCE:
+            return True
+        if passing.count >= wanted:
+            return False
+        for gate in gates:
+            after[gate.queue_id] = max(gate.lane, after.get(gate.queue_id, ""))
+    return False
+
+
+class Passing:
+    """How many of the messages at gates could pass now, were there a slot for each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._rooms: dict[int, int] = {}
+
+    def add(self, gates: Iterable[Gate]) -> None:
+        """Count those at some more gates, as far as their limits have room left."""
+        rooms = self._rooms
+        for _, _, waiting, limit_id, room, root_limit_id, root_room in gates:
+            count = waiting
+            if room is not None and limit_id is not None:
+                count = min(count, rooms.setdefault(limit_id, room))
+            if root_room is not None and root_limit_id is not None:
+                count = min(count, rooms.setdefault(root_limit_id, root_room))
+            if count <= 0:
+                continue
+            self.count += count
+            for limit in (limit_id, root_limit_id):
+                if limit in rooms:
+                    rooms[limit] -= count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from atomic_celery.store.database import Noun
 
@@ -12,9 +14,8 @@ from atomic_celery.store.database import Noun
 class Work:
     """What there is to do, in every queue but temporary ones. A count that is above its bound is a lower bound."""
 
-    ready: int
-    due: int
-    """Delayed messages that are due; they become ready as soon as a host looks."""
+    waiting: int
+    """Ready messages, and delayed ones that are due: they become ready as soon as a host looks."""
     running: int
     """Messages that somebody holds, those that have lapsed among them."""
     lapsed: int
@@ -24,12 +25,13 @@ class Work:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(NamedTuple):
     """Messages that wait at one gate, and how many each of its limits lets through now."""
 
+    queue_id: int
+    lane: str
     waiting: int
-    """No more than the bound."""
+    """Counted no further than the bound, and than either limit lets through."""
     limit_id: int | None
     room: int | None
     root_limit_id: int | None
@@ -54,15 +56,25 @@ class Loads(Noun):
     def work(self, queues: Sequence[str] | None, bound: int) -> Work:
         """Count the work in these queues, or in all, each number up to *bound* and one more."""
         [row] = self._many("work", queues=None if queues is None else list(queues), bound=bound)
-        ready, due, running, lapsed, ready_since_ms, due_since_ms, now_ms = row
+        waiting, running, lapsed, ready_since_ms, due_since_ms, now_ms = row
         since = [at_ms for at_ms in (ready_since_ms, due_since_ms) if at_ms is not None]
-        return Work(int(ready), due, running, int(lapsed), min(since, default=None), now_ms)
+        return Work(int(waiting), running, int(lapsed), min(since, default=None), now_ms)
 
-    def gated(self, queues: Sequence[str] | None, bound: int, gates: int) -> list[Gate]:
-        """Return what waits for limits in these queues, or in all: up to so many *gates* a queue."""
+    def gated(self, queues: Sequence[str] | None, bound: int, gates: int, after: Mapping[int, str]) -> list[Gate]:
+        """Return what waits at the next gates of these queues, or of all: fewer than *gates* when these are the last.
+
+        Args:
+            queues: Their names; None: all but temporary ones.
+            bound: Where counting the messages at one gate stops.
+            gates: At how many of them to look.
+            after: The lane of each queue, by its id, up to which was looked already.
+        """
         names = None if queues is None else list(queues)
-        rows = self._many("gated", queues=names, bound=bound, lanes=gates)
-        return [Gate(row[0], row[1], _count(row[2]), row[3], _count(row[4])) for row in rows]
+        rows = self._many("gated", queues=names, bound=bound, gates=gates, after=json.dumps(after))
+        return [
+            Gate(queue_id, lane, int(waiting), limit_id, _count(room), root_limit_id, _count(root_room))
+            for queue_id, lane, waiting, limit_id, room, root_limit_id, root_room in rows
+        ]
 
     def slots(self, stale_ms: int) -> Slots:
         """Count the hosts that have reported within *stale_ms*, and their slots."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Statements are prepared once, maybe on empty tables: their plans must be right for any size.
 _PLANS = "SET plan_cache_mode = force_generic_plan;SET enable_seqscan = off;SET jit = off"
+_LENT_PLANS = "SET LOCAL jit = off;"  # compiling takes seconds where an estimate is high, and the answer milliseconds
 _PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
 
 
@@ -33,7 +34,7 @@ class PostgresSessions:
         # The server has its own limit; ours is for the server that does not keep it any more.
         self._answer_within_s = settings.statement_timeout_s + settings.connect_timeout_s
         self._setup = _limits(settings, "SET") + _PLANS
-        self._begin = "BEGIN;" if self._ours else f"BEGIN;{_limits(settings, 'SET LOCAL')}"
+        self._begin = "BEGIN;" if self._ours else f"BEGIN;{_limits(settings, 'SET LOCAL')}{_LENT_PLANS}"
 
     def open(self, driver: Any, watch: Watch | None) -> Connection:
         """Bound its waits; behind a pooler, that is left to each transaction."""

@@ -22,7 +22,7 @@ from atomic_celery.fleet.memory import Asked, Memory
 from atomic_celery.fleet.plan import Add, Drain, Remove, plan
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance
-from atomic_celery.fleet.scaling import Load, compute
+from atomic_celery.fleet.scaling import compute
 from atomic_celery.fleet.snapshot import HostSeen, Snapshot
 from atomic_celery.store.loads import Slots
 from atomic_celery.testing.traces import Trace
@@ -263,7 +263,7 @@ class _Simulation:
 
     def _control(self, tick: int) -> None:
         running = sum(host.busy for host in self.serving.values()) + self._lapsed()
-        signal = compute([Load(self._ready(), running)], Slots(len(self.serving), 0, 0), self.policy)
+        signal = compute(self._ready(), running, Slots(len(self.serving), 0, 0), self.policy)
         self.samples.append(
             Sample(tick * TICK_S, len(self.serving), signal.desired_hosts, signal.queue_depth, signal.running)
         )

@@ -24,7 +24,7 @@ from atomic_celery.fleet.plan import (
 )
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance, InstanceState
-from atomic_celery.fleet.scaling import Load, compute
+from atomic_celery.fleet.scaling import compute
 from atomic_celery.fleet.snapshot import HostSeen, Snapshot
 from atomic_celery.store.loads import Slots
 
@@ -71,7 +71,7 @@ def see(
     policy: Policy = POLICY,
 ) -> Snapshot:
     """Return a snapshot. *drained* says how long ago each drain was asked."""
-    signal = compute([Load(ready, running)], Slots(sum(host.fresh for host in hosts), 0, 0), policy)
+    signal = compute(ready, running, Slots(sum(host.fresh for host in hosts), 0, 0), policy)
     drains = {name: NOW_MS - ago_ms for name, ago_ms in (drained or {}).items()}
     return Snapshot(NOW_MS, instances, hosts, drains, signal)
 

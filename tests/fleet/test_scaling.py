@@ -8,11 +8,11 @@ from atomic_celery import errors
 from atomic_celery.config import Settings
 from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
-from atomic_celery.fleet.scaling import Load, compute, desired_hosts
+from atomic_celery.fleet.scaling import Passing, compute, desired_hosts
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.loads import Gate, Slots
 from atomic_celery.store.queues import QueueSpec
-from atomic_celery.store.records import Holder
+from atomic_celery.store.records import Holder, Limit, NewMessage
 from atomic_celery.store.roots import RootTerms
 from tests.store.desk import LEASE_MS, Desk
 from tests.store.test_hosts import host
@@ -40,32 +40,13 @@ def test_the_hosts_wanted(demand: int, min_hosts: int, max_hosts: int, per_host:
     assert desired_hosts(demand, policy) == wanted
 
 
-@pytest.mark.parametrize(
-    ("load", "demand", "depth"),
-    [
-        (Load(ready=0, running=0), 0, 0),
-        (Load(ready=7, running=2), 9, 7),
-        (Load(ready=7, running=2, limit=4), 4, 2),
-        (Load(ready=1, running=2, limit=4), 3, 1),
-        (Load(ready=7, running=4, limit=4), 4, 0),
-        (Load(ready=7, running=5, limit=3), 5, 0),  # the limit was lowered: what runs still counts
-        (Load(ready=7, running=2, limit=0), 2, 0),
-        (Load(ready=7, running=2, open=False), 2, 0),  # paused, or its budget is spent
-        (Load(ready=7, running=2, limit=9, open=False), 2, 0),
-    ],
-)
-def test_what_a_root_asks_for(load: Load, demand: int, depth: int) -> None:
-    assert (load.demand, load.startable) == (demand, depth)
-
-
-def test_the_signal_is_the_sum_of_what_the_roots_ask_for() -> None:
-    loads = [Load(5, 1), Load(100, 2, limit=4), Load(100, 3, open=False)]
-    signal = compute(loads, Slots(hosts=2, busy=6, idle=2), Policy(max_hosts=3))
+def test_the_signal_is_what_waits_and_what_runs_under_a_policy() -> None:
+    signal = compute(7, 6, Slots(hosts=2, busy=6, idle=2), Policy(max_hosts=3))
     assert signal.document() == {
         "desiredHosts": 3,
         "desiredWorkers": 12,
-        "demand": 6 + 4 + 3,
-        "queueDepth": 5 + 2,
+        "demand": 13,
+        "queueDepth": 7,
         "running": 6,
         "hosts": 2,
         "busySlots": 6,
@@ -97,6 +78,11 @@ def test_the_defaults_of_the_policy_are_the_settings() -> None:
 
 def read(desk: Desk, **options: object) -> scaling.Scaling:
     return scaling.read(desk.store, Policy(), **options)  # type: ignore[arg-type]
+
+
+def gate(waiting: int, task: tuple[int, int] | None = None, root: tuple[int, int] | None = None) -> Gate:
+    """One gate, with the id and the room of each of its limits."""
+    return Gate(1, "", waiting, *(task or (None, None)), *(root or (None, None)))
 
 
 def test_an_empty_fleet_wants_nothing(desk: Desk) -> None:
@@ -135,13 +121,13 @@ def test_a_delayed_message_counts_from_the_moment_it_is_due_also_with_no_host_to
 
 def test_mailboxes_and_reply_queues_are_no_work(desk: Desk) -> None:
     queue = desk.store.queues.declare(QueueSpec(name="reply", expires_ms=10_000))
-    desk.messages.publish([desk.new().__class__(queue.id, "answer")])
+    desk.messages.publish([NewMessage(queue.id, "answer")])
     assert read(desk).demand == 0
 
 
 def test_the_work_of_some_queues_only(desk: Desk) -> None:
     other = desk.store.queues.declare(QueueSpec(name="other"))
-    desk.messages.publish([desk.new().__class__(other.id, "x")] * 3)
+    desk.messages.publish([NewMessage(other.id, "x")] * 3)
     desk.publish()
     assert read(desk).demand == 4
     assert read(desk, queues=["other"]).demand == 3
@@ -178,17 +164,22 @@ def test_those_who_hold_something(desk: Desk) -> None:
     ("gates", "passed"),
     [
         ([], 0),
-        ([Gate(5, None, None, None, None)], 5),
-        ([Gate(5, 1, 3, None, None)], 3),
-        ([Gate(5, 1, 3, 2, 1)], 1),
-        ([Gate(5, 1, 0, None, None)], 0),
-        ([Gate(2, 1, 3, 8, 9), Gate(2, 1, 3, 9, 9)], 3),  # two workflows share the limit of a task
-        ([Gate(2, 1, 3, 8, 2), Gate(2, 2, 3, 8, 2)], 2),  # two tasks share that of a workflow
-        ([Gate(2, 1, -1, None, None)], 0),  # the limit was lowered
+        ([gate(5)], 5),
+        ([gate(5, (1, 3))], 3),
+        ([gate(5, (1, 3), (2, 1))], 1),
+        ([gate(5, (1, 0))], 0),
+        ([gate(2, (1, 3), (8, 9)), gate(2, (1, 3), (9, 9))], 3),  # two workflows share the limit of a task
+        ([gate(2, (1, 3), (8, 2)), gate(2, (2, 3), (8, 2))], 2),  # two tasks share that of a workflow
+        ([gate(2, (1, -1))], 0),  # the limit was lowered
+        ([gate(2, (1, -1)), gate(2, (1, -1), (8, 9)), gate(2, None, (8, 9))], 2),
     ],
 )
 def test_what_could_pass_the_gates(gates: list[Gate], passed: int) -> None:
-    assert scaling.passing(gates) == passed
+    at_once, one_by_one = Passing(), Passing()
+    at_once.add(gates)
+    for each in gates:
+        one_by_one.add([each])
+    assert (at_once.count, one_by_one.count) == (passed, passed)
 
 
 def test_what_waits_for_a_limit_counts_as_far_as_the_limit_lets_it(desk: Desk) -> None:
@@ -224,3 +215,42 @@ def test_a_workflow_whose_budget_is_spent_counts_only_what_runs(desk: Desk) -> N
     assert read(desk).demand == 2
     assert len(alice.claim()) == 2
     assert (read(desk).demand, read(desk).queue_depth) == (2, 0)
+
+
+def test_gates_are_looked_at_a_few_at_a_time_until_all_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 2)
+    other = desk.store.queues.declare(QueueSpec(name="other"))
+    for number in range(5):
+        limited(desk, Limit(f"key-{number}", "task", max_running=2), number + 1)
+    desk.store.roots.set("r", RootTerms(max_running=3))
+    desk.messages.publish([NewMessage(other.id, "x", root_id="r")] * 4)
+    signal = read(desk)
+    assert (signal.demand, signal.exact) == (1 + 2 + 2 + 2 + 2 + 3, True)
+    assert read(desk, queues=["other"]).demand == 3
+
+
+def test_looking_at_gates_stops_when_no_more_could_be_run(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 1)
+    monkeypatch.setattr(scaling, "COUNT_BOUND", 3)
+    for number in range(5):
+        limited(desk, Limit(f"key-{number}", "task", max_running=2), 2)
+    signal = scaling.read(desk.store, Policy(max_hosts=2, workers_per_host=2))
+    assert (signal.desired_hosts, signal.queue_depth, signal.exact) == (2, 4, False)
+
+
+def test_a_read_looks_at_no_more_gates_than_it_says(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 1)
+    monkeypatch.setattr(scaling, "GATES_BOUND", 3)
+    for number in range(5):
+        limited(desk, Limit(f"key-{number}", "task", max_running=1), 1)
+    signal = read(desk)
+    assert (signal.queue_depth, signal.exact) == (3, False)
+
+
+def test_gates_are_not_looked_at_when_the_answer_is_known_without(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "COUNT_BOUND", 3)
+    limited(desk, ONE, 5)
+    desk.messages.publish([desk.new()] * 5)
+    monkeypatch.setattr(desk.store.loads, "gated", None)
+    signal = scaling.read(desk.store, Policy(max_hosts=1, workers_per_host=2))
+    assert (signal.desired_hosts, signal.queue_depth, signal.exact) == (1, 3, False)

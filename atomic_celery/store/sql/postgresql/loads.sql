@@ -1,11 +1,13 @@
 -- How much work there is and who does it, for whoever decides how many hosts there are to be.
 --
 -- Temporary queues (mailboxes, replies) are left out, and all but *queues* if those are given. Every count stops
--- at *bound* rows over all queues together, so that a look costs the same however full they are.
+-- at *bound* rows over all queues together, and each look at gates at so many of them, so that a look costs the
+-- same however full they are.
 
 -- name: work :one
--- Ready messages and delayed ones that are due, running ones, those of them whose lease ran out, and since when the
--- one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait all the same.
+-- Ready messages together with delayed ones that are due, running ones, those of them whose lease ran out, and since
+-- when the one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait
+-- all the same.
 WITH queue AS (
     SELECT id
       FROM atomic_queue
@@ -19,12 +21,11 @@ WITH queue AS (
              LIMIT :bound + 1) AS capped
 )
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped) AS ready,
-       (SELECT count(*)
-          FROM (SELECT 1
-                  FROM atomic_delayed
+          FROM (SELECT FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue)
+                 UNION ALL
+                SELECT FROM atomic_delayed
                  WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
-                 LIMIT :bound + 1) AS capped) AS due,
+                 LIMIT :bound + 1) AS capped) AS waiting,
        running.n, running.lapsed,
        (SELECT min(greatest(m.published_ms, m.due_ms))
           FROM queue
@@ -55,60 +56,73 @@ SELECT count(*), coalesce(sum(busy), 0),
 SELECT DISTINCT holder FROM atomic_claim;
 
 -- name: gated :many
--- What waits at gates, up to :lanes of them a queue, one row each: how many messages (no more than *bound*, or than
--- might pass), and its two limits with how much room each of them has.
+-- What waits at the next :gates gates after those that were looked at (:after: the last lane of each queue), one row
+-- each: its queue and lane, how many messages (no more than *bound*, or than might pass), and its two limits with how
+-- much room each of them has.
 WITH RECURSIVE queue AS (
-    SELECT id
+    SELECT id, coalesce(:after::json ->> id::text, '') AS after
       FROM atomic_queue
      WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
        AND (:queues::text IS NULL OR name IN (SELECT json_array_elements_text(:queues::json)))
-), looked (queue_id, lane, limit_id, root_limit_id, turn) AS (
-    SELECT first.*, 1
+), gate (queue_id, lane, limit_id, root_limit_id) AS (
+    SELECT first.*
       FROM queue
      CROSS JOIN LATERAL (
            SELECT queue_id, lane, limit_id, root_limit_id
              FROM atomic_gated
-            WHERE queue_id = queue.id
+            WHERE queue_id = queue.id AND atomic_gated.lane > queue.after
             ORDER BY lane
             LIMIT 1) AS first
     UNION ALL
-    SELECT next.*, looked.turn + 1
-      FROM looked
+    SELECT next.*
+      FROM gate
      CROSS JOIN LATERAL (
            SELECT queue_id, lane, limit_id, root_limit_id
              FROM atomic_gated
-            WHERE queue_id = looked.queue_id AND atomic_gated.lane > looked.lane
+            WHERE queue_id = gate.queue_id AND atomic_gated.lane > gate.lane
             ORDER BY lane
             LIMIT 1) AS next
-     WHERE looked.turn < :lanes
+), looked AS MATERIALIZED (
+    SELECT * FROM gate LIMIT :gates  -- no more of the recursion is run than is read
+), limited (id) AS MATERIALIZED (
+    SELECT limit_id FROM looked WHERE limit_id IS NOT NULL
+     UNION
+    SELECT root_limit_id FROM looked WHERE root_limit_id IS NOT NULL
 ), running AS MATERIALIZED (
     SELECT admitted.limit_id, count(*) AS n
-      FROM atomic_admitted AS admitted
+      FROM limited
+      JOIN atomic_admitted AS admitted ON admitted.limit_id = limited.id
       JOIN atomic_claim AS claim ON claim.message_id = admitted.message_id AND claim.fence = admitted.fence
      GROUP BY admitted.limit_id
 ), started AS MATERIALIZED (
     SELECT limits.id AS limit_id, sum(start.starts) AS n
-      FROM atomic_limit AS limits
+      FROM limited
+      JOIN atomic_limit AS limits ON limits.id = limited.id
       JOIN atomic_start AS start ON start.limit_id = limits.id AND start.at_ms > (SELECT {now_ms}) - limits.rate_ms
      GROUP BY limits.id
 ), room AS MATERIALIZED (
     SELECT limits.id,
            CASE WHEN NOT limits.is_open OR limits.closes_ms <= (SELECT {now_ms}) THEN 0 ELSE least(
                :bound::bigint,
-               coalesce(limits.quota - limits.started, :bound::bigint),
-               coalesce(limits.max_running - coalesce(running.n, 0), :bound::bigint),
-               coalesce(limits.rate_starts - coalesce(started.n, 0), :bound::bigint)) END AS room
-      FROM atomic_limit AS limits
+               limits.quota - limits.started,
+               limits.max_running - coalesce(running.n, 0),
+               limits.rate_starts - coalesce(started.n, 0)) END AS room
+      FROM limited
+      JOIN atomic_limit AS limits ON limits.id = limited.id
       LEFT JOIN running ON running.limit_id = limits.id
       LEFT JOIN started ON started.limit_id = limits.id
-     WHERE limits.id IN (SELECT limit_id FROM looked UNION SELECT root_limit_id FROM looked)
+), narrow AS (
+    SELECT looked.*, by_task.room AS task_room, by_root.room AS root_room,
+           least(:bound::bigint, by_task.room, by_root.room) AS room
+      FROM looked
+      LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
+      LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id
 )
-SELECT waiting.n, looked.limit_id, by_task.room, looked.root_limit_id, by_root.room
-  FROM looked
-  LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
-  LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id
- CROSS JOIN LATERAL (
-       SELECT count(*) AS n
-         FROM (SELECT FROM atomic_gated
-                WHERE queue_id = looked.queue_id AND atomic_gated.lane = looked.lane
-                LIMIT greatest(0, least(:bound::bigint, by_task.room, by_root.room))) AS capped) AS waiting;
+SELECT queue_id, lane,
+       CASE WHEN room <= 1 THEN greatest(0, room)  -- there is one at each gate
+            ELSE (SELECT count(*)
+                    FROM (SELECT FROM atomic_gated
+                           WHERE queue_id = narrow.queue_id AND atomic_gated.lane = narrow.lane
+                           LIMIT narrow.room) AS capped) END,
+       limit_id, task_room, root_limit_id, root_room
+  FROM narrow;

@@ -1,11 +1,13 @@
 -- How much work there is and who does it, for whoever decides how many hosts there are to be.
 --
 -- Temporary queues (mailboxes, replies) are left out, and all but *queues* if those are given. Every count stops
--- at *bound* rows over all queues together, so that a look costs the same however full they are.
+-- at *bound* rows over all queues together, and each look at gates at so many of them, so that a look costs the
+-- same however full they are.
 
 -- name: work :one
--- Ready messages and delayed ones that are due, running ones, those of them whose lease ran out, and since when the
--- one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait all the same.
+-- Ready messages together with delayed ones that are due, running ones, those of them whose lease ran out, and since
+-- when the one has been waiting that is first in line for longest. Nobody may be there to promote or reclaim: they wait
+-- all the same.
 WITH queue AS (
     SELECT id
       FROM atomic_queue
@@ -19,12 +21,11 @@ WITH queue AS (
              LIMIT :bound + 1) AS capped
 )
 SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue) LIMIT :bound + 1) AS capped) AS ready,
-       (SELECT count(*)
-          FROM (SELECT 1
-                  FROM atomic_delayed
+          FROM (SELECT 1 FROM atomic_ready WHERE queue_id IN (SELECT id FROM queue)
+                 UNION ALL
+                SELECT 1 FROM atomic_delayed
                  WHERE due_ms <= (SELECT {now_ms}) AND queue_id IN (SELECT id FROM queue)
-                 LIMIT :bound + 1) AS capped) AS due,
+                 LIMIT :bound + 1) AS capped) AS waiting,
        running.n, running.lapsed,
        (SELECT min((SELECT max(m.published_ms, coalesce(m.due_ms, 0))
                       FROM atomic_ready AS r
@@ -54,40 +55,50 @@ SELECT count(*), coalesce(sum(busy), 0),
 SELECT DISTINCT holder FROM atomic_claim;
 
 -- name: gated :many
--- What waits at gates, up to :lanes of them a queue, one row each: how many messages (no more than *bound*, or than
--- might pass), and its two limits with how much room each of them has.
+-- What waits at the next :gates gates after those that were looked at (:after: the last lane of each queue), one row
+-- each: its queue and lane, how many messages (no more than *bound*, or than might pass), and its two limits with how
+-- much room each of them has.
 WITH RECURSIVE queue AS (
-    SELECT id
+    SELECT id, coalesce((SELECT seen.value
+                           FROM json_each(:after) AS seen
+                          WHERE seen.key = CAST(atomic_queue.id AS text)), '') AS after
       FROM atomic_queue
      WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
        AND (:queues IS NULL OR name IN (SELECT value FROM json_each(:queues)))
-), lane (queue_id, lane, turn) AS (
+), lane (queue_id, lane) AS (
     SELECT queue.id,
-           (SELECT min(gated.lane) FROM atomic_gated AS gated WHERE gated.queue_id = queue.id), 1
+           (SELECT min(gated.lane) FROM atomic_gated AS gated
+             WHERE gated.queue_id = queue.id AND gated.lane > queue.after) AS first
       FROM queue
+     WHERE first IS NOT NULL
     UNION ALL
     SELECT lane.queue_id,
            (SELECT min(gated.lane) FROM atomic_gated AS gated
-             WHERE gated.queue_id = lane.queue_id AND gated.lane > lane.lane), lane.turn + 1
+             WHERE gated.queue_id = lane.queue_id AND gated.lane > lane.lane) AS next
       FROM lane
-     WHERE lane.lane IS NOT NULL AND lane.turn < :lanes
+     WHERE next IS NOT NULL
+     LIMIT :gates
 ), looked AS MATERIALIZED (
     SELECT lane.queue_id, lane.lane, head.limit_id, head.root_limit_id
       FROM lane
       JOIN atomic_gated AS head
         ON head.message_id = (SELECT message_id FROM atomic_gated AS first
                                WHERE first.queue_id = lane.queue_id AND first.lane = lane.lane
-                               ORDER BY first.priority DESC, first.position
                                LIMIT 1)
-     WHERE lane.lane IS NOT NULL
+), limited (id) AS MATERIALIZED (
+    SELECT limit_id FROM looked WHERE limit_id IS NOT NULL
+     UNION
+    SELECT root_limit_id FROM looked WHERE root_limit_id IS NOT NULL
 ), running AS MATERIALIZED (
     SELECT admitted.limit_id, count(*) AS n
-      FROM atomic_admitted AS admitted
+      FROM limited
+      JOIN atomic_admitted AS admitted ON admitted.limit_id = limited.id
       JOIN atomic_claim AS claim ON claim.message_id = admitted.message_id AND claim.fence = admitted.fence
      GROUP BY admitted.limit_id
 ), started AS MATERIALIZED (
     SELECT limits.id AS limit_id, sum(start.starts) AS n
-      FROM atomic_limit AS limits
+      FROM limited
+      JOIN atomic_limit AS limits ON limits.id = limited.id
       JOIN atomic_start AS start ON start.limit_id = limits.id AND start.at_ms > (SELECT {now_ms}) - limits.rate_ms
      GROUP BY limits.id
 ), room AS MATERIALIZED (
@@ -97,15 +108,22 @@ WITH RECURSIVE queue AS (
                coalesce(limits.quota - limits.started, :bound),
                coalesce(limits.max_running - coalesce(running.n, 0), :bound),
                coalesce(limits.rate_starts - coalesce(started.n, 0), :bound)) END AS room
-      FROM atomic_limit AS limits
+      FROM limited
+      JOIN atomic_limit AS limits ON limits.id = limited.id
       LEFT JOIN running ON running.limit_id = limits.id
       LEFT JOIN started ON started.limit_id = limits.id
-     WHERE limits.id IN (SELECT limit_id FROM looked UNION SELECT root_limit_id FROM looked)
+), narrow AS (
+    SELECT looked.*, by_task.room AS task_room, by_root.room AS root_room,
+           min(:bound, coalesce(by_task.room, :bound), coalesce(by_root.room, :bound)) AS room
+      FROM looked
+      LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
+      LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id
 )
-SELECT (SELECT count(*)
-          FROM (SELECT 1 FROM atomic_gated
-                 WHERE queue_id = looked.queue_id AND atomic_gated.lane = looked.lane
-                 LIMIT :bound + 1)), looked.limit_id, by_task.room, looked.root_limit_id, by_root.room
-  FROM looked
-  LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
-  LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id;
+SELECT queue_id, lane,
+       CASE WHEN room <= 1 THEN max(0, room)  -- there is one at each gate
+            ELSE min(room, (SELECT count(*)
+                              FROM (SELECT 1 FROM atomic_gated
+                                     WHERE queue_id = narrow.queue_id AND atomic_gated.lane = narrow.lane
+                                     LIMIT :bound))) END,
+       limit_id, task_room, root_limit_id, root_room
+  FROM narrow;
