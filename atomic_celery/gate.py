@@ -119,6 +119,6 @@ def _fitting(gated: Iterable[Gated], room: Counter[int], count: int) -> list[Gat
     found: list[Gated] = []
     for each in gated:
         if len(found) < count and all(room[limit_id] > 0 for limit_id in each.rooms):
-            room.subtract(each.limit_ids)
+            room.subtract(each.rooms.keys())
             found.append(each)
     return found

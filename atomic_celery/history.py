@@ -1,9 +1,9 @@
-"""How much the fleet did, and how long it took, over the last hour, day or week. Pure but for `read`."""
+"""How much the fleet did, how long it took and had waited, over the last hour, day or week. Pure but for `read`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ENDED = frozenset({"succeeded", "failed"})
 """Kinds that are the end of a task; a retry or a crash is followed by another attempt."""
+BEGAN = frozenset({"waited"})
+"""The kind that is no end of an attempt, but its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,17 @@ class Part:
     failed: int
     median_ms: float | None
     """How long half of what ended ran at most, as nearly as the bands of durations tell; None: nothing ended."""
+    median_wait_ms: float | None
+    """How long half of what began had waited at most; None: nothing began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long attempts took, as nearly as the bands of durations tell; None: there were none."""
+
+    mean_ms: float | None
+    quantiles_ms: Mapping[str, float | None]
+    """p50, p95 and p99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +73,11 @@ class History:
     parts: tuple[Part, ...]
     """All of them, the oldest first; the last one goes on."""
     counts: Mapping[str, int]
-    """By kind."""
-    mean_ms: float | None
-    quantiles_ms: Mapping[str, float | None]
-    """p50, p95 and p99 of how long attempts that ended ran, as nearly as the bands of durations tell."""
+    """How many attempts ended, by kind."""
+    ran: Durations
+    """How long those ran that were the end of a task."""
+    waited: Durations
+    """How long messages had been ready, or at a gate, when they first began to run."""
 
     @property
     def ended_count(self) -> int:
@@ -78,17 +92,19 @@ class History:
 
 def read(store: Store, period: Period) -> History:
     """Read the counts of *period*."""
-    return _read(store, period, store.now_ms())
+    [found] = _read(store, [period], store.now_ms())
+    return found
 
 
 def read_all(store: Store, now_ms: int) -> list[History]:
     """Read the counts of every period up to *now_ms*, the shortest first."""
-    return [_read(store, period, now_ms) for period in PERIODS.values()]
+    return _read(store, list(PERIODS.values()), now_ms)
 
 
-def _read(store: Store, period: Period, now_ms: int) -> History:
-    begins = _begins(period, now_ms)
-    return compose(period, begins, store.traffic.read(begins[0], period.width_s))
+def _read(store: Store, periods: Sequence[Period], now_ms: int) -> list[History]:
+    begins = [_begins(period, now_ms) for period in periods]
+    wanted = [(each[0], period.width_s) for each, period in zip(begins, periods, strict=True)]
+    return list(map(compose, periods, begins, store.traffic.read_each(wanted)))
 
 
 def _begins(period: Period, now_ms: int) -> list[int]:
@@ -101,20 +117,18 @@ def compose(period: Period, begins: Sequence[int], buckets: Iterable[Bucket]) ->
     """Put together what was read."""
     by_begin: dict[int, list[Bucket]] = {at_ms: [] for at_ms in begins}
     counts: Counter[str] = Counter()
-    ended: list[Bucket] = []
-    for bucket in buckets:
-        counts[bucket.kind] += bucket.count
+    seen = list(buckets)
+    for bucket in seen:
+        if bucket.kind not in BEGAN:
+            counts[bucket.kind] += bucket.count
         if bucket.begun_ms in by_begin:
             by_begin[bucket.begun_ms].append(bucket)
-        if bucket.kind in ENDED:
-            ended.append(bucket)
-    number = sum(bucket.count for bucket in ended)
     return History(
         period=period,
         parts=tuple(_part(at_ms, there) for at_ms, there in by_begin.items()),
         counts=counts,
-        mean_ms=sum(bucket.total_ms for bucket in ended) / number if number else None,
-        quantiles_ms={f"p{percent}": quantile(ended, percent / 100) for percent in (50, 95, 99)},
+        ran=_durations(_of(ENDED, seen)),
+        waited=_durations(_of(BEGAN, seen)),
     )
 
 
@@ -122,8 +136,20 @@ def _part(begun_ms: int, buckets: Sequence[Bucket]) -> Part:
     def number(kind: str) -> int:
         return sum(bucket.count for bucket in buckets if bucket.kind == kind)
 
-    ended = [bucket for bucket in buckets if bucket.kind in ENDED]
-    return Part(begun_ms, number("succeeded"), number("failed"), quantile(ended, 0.5))
+    ran, waited = quantile(_of(ENDED, buckets), 0.5), quantile(_of(BEGAN, buckets), 0.5)
+    return Part(begun_ms, number("succeeded"), number("failed"), ran, waited)
+
+
+def _durations(buckets: Sequence[Bucket]) -> Durations:
+    number = sum(bucket.count for bucket in buckets)
+    return Durations(
+        mean_ms=sum(bucket.total_ms for bucket in buckets) / number if number else None,
+        quantiles_ms={f"p{percent}": quantile(buckets, percent / 100) for percent in (50, 95, 99)},
+    )
+
+
+def _of(kinds: Set[str], buckets: Iterable[Bucket]) -> list[Bucket]:
+    return [bucket for bucket in buckets if bucket.kind in kinds]
 
 
 def quantile(buckets: Iterable[Bucket], share: float) -> float | None:

@@ -37,7 +37,8 @@ class Budget:
     """What a root may use up; None: any amount. When one of them is spent, nothing more of it starts."""
 
     children: int | None = None
-    """How many of its tasks may start; a retry starts again, a takeover after a crash does not."""
+    """How many of its tasks may begin. One that has begun runs to its end: a retry, or another run after a crash, is
+    the same child."""
     cost: float | None = None
     """In whatever the tasks report with ``self.spend(cost=…)``."""
     tokens: int | None = None
@@ -49,10 +50,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a root has come. Counts of what is unfinished stop at 10 000."""
+    """How far a root has come. Counts of what is unfinished stop at 10 000.
+
+    They are those of one moment each: what ends between two of them may be in neither, or in both.
+    """
 
     started: int
-    """How often a task of it has started since it was declared."""
+    """How many tasks of it have begun since it was declared; however often one is retried or runs again, it is one."""
+    finished: int
+    """How many of them have come to an end, or were put aside as dead."""
     unfinished: int
     running: int
     delayed: int
@@ -129,8 +135,8 @@ class Root:
         """Count what there is of it."""
         with self._store() as store:
             view, unfinished = store.roots.get(self.id), store.roots.unfinished(self.id, COUNT_BOUND)
-        started = view.started if view is not None else 0
-        return Progress(started, unfinished.total, unfinished.running, unfinished.delayed, unfinished.dead)
+        started, finished = (view.started, view.finished) if view is not None else (0, 0)
+        return Progress(started, finished, unfinished.total, unfinished.running, unfinished.delayed, unfinished.dead)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until nothing of it is unfinished but what is dead.

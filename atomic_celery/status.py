@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from atomic_celery import tables, trouble
+from atomic_celery import history, tables, trouble
 from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.reads import COUNT_BOUND
@@ -85,6 +85,19 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HourStatus:
+    """What the hosts report that they did in the last hour; durations as in `history`, None: nothing to measure."""
+
+    ended: int
+    failed: int
+    ran_p50_ms: float | None
+    ran_p95_ms: float | None
+    waited_p50_ms: float | None
+    """How long half of what began had been ready at most."""
+    waited_p95_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetStatus:
     """Everything at one moment; durations end at *at_ms*, the database's clock."""
 
@@ -99,6 +112,8 @@ class FleetStatus:
     """Every drain, also those whose instance has no host now."""
     scaling: Mapping[str, int | bool] = field(default_factory=dict)
     """The scaling signal, in the words that autoscalers read; `read` adds it."""
+    last_hour: HourStatus | None = None
+    """`read` adds it, too."""
 
 
 def read(store: Store) -> FleetStatus:
@@ -114,9 +129,10 @@ def read(store: Store) -> FleetStatus:
         hosts, drains, depths = store.hosts.list(), store.hosts.drains(), store.reads.depths()
         version = store.schema.version()
         signal = scaling.read(store, Policy.of(store.settings))
+        done = history.read(store, history.PERIODS["1h"])
     trouble.probe_write(store)
     seen = compose(now_ms, hosts, drains, depths, store=store, version=version)
-    return replace(seen, scaling=signal.document())
+    return replace(seen, scaling=signal.document(), last_hour=_hour(done))
 
 
 def compose(
@@ -182,6 +198,13 @@ def _host(host: Host, now_ms: int, asked: Mapping[str, DrainStatus], stale_after
         poll_failures=host.poll_failures,
         last_error=host.last_error,
         drain=drain,
+    )
+
+
+def _hour(done: history.History) -> HourStatus:
+    ran, waited = done.ran.quantiles_ms, done.waited.quantiles_ms
+    return HourStatus(
+        done.ended_count, done.counts.get("failed", 0), ran["p50"], ran["p95"], waited["p50"], waited["p95"]
     )
 
 
@@ -254,6 +277,14 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
             f"{_total(status, 'dead')} dead",
         )
     )
+    if (hour := status.last_hour) is not None:
+        yield f"{paint('last hour', 'faint')} " + ", ".join(
+            (
+                f"{hour.ended} ended" + (f" ({hour.failed} failed)" if hour.failed else ""),
+                f"half ran {tables.span(hour.ran_p50_ms)} (95 % {tables.span(hour.ran_p95_ms)})",
+                f"half waited {tables.span(hour.waited_p50_ms)} (95 % {tables.span(hour.waited_p95_ms)})",
+            )
+        )
 
 
 def _total(status: FleetStatus, name: str) -> str:

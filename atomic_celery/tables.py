@@ -53,10 +53,11 @@ def count(value: int, *, exact: bool = True) -> str:
     return f"{value}" if exact else f"{value}+"
 
 
-def span(duration_ms: int | None) -> str:
+def span(duration_ms: float | None) -> str:
     """Write a duration in its two largest units, "-" for none: ``3m12s``, ``2d4h``, ``850ms``."""
     if duration_ms is None:
         return NOTHING
+    duration_ms = round(duration_ms)
     if 0 <= duration_ms < 1000:
         return f"{duration_ms}ms"
     sign, rest = ("-", -duration_ms) if duration_ms < 0 else ("", duration_ms)

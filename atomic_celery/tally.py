@@ -1,4 +1,4 @@
-"""What this process has ended and not yet reported: counts by kind and duration."""
+"""What this process has begun and ended and not yet reported: counts by kind and duration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class Tally:
         self._counts: dict[tuple[Kind, int], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
-    def add(self, outcome: str, ran_ms: float) -> None:
-        """Count an attempt that ended; what is none of `KINDS` is not counted."""
+    def add(self, outcome: str, duration_ms: float) -> None:
+        """Count an attempt that began or ended; what is none of `KINDS` is not counted."""
         kind = _KINDS.get(outcome)
         if kind is not None:
-            self._add(kind, band_of(ran_ms), 1, round(ran_ms))
+            duration_ms = max(0.0, duration_ms)  # who is told to run at once was not due yet
+            self._add(kind, band_of(duration_ms), 1, round(duration_ms))
 
     def take(self) -> list[Sample]:
         """Return what was counted, and begin at nothing."""

@@ -24,6 +24,7 @@ class Bar:
     succeeded: int
     failed: int
     median_ms: float | None
+    median_wait_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def throughput(history: History) -> Chart:
                 succeeded=part.succeeded,
                 failed=part.failed,
                 median_ms=part.median_ms,
+                median_wait_ms=part.median_wait_ms,
             )
             for place, part in enumerate(history.parts)
         ),

@@ -23,7 +23,7 @@ _DEEPEST = 8
 _MOST = 2**53
 _NUMBERS = (
     Field("max_running", "At once, at most", kind="number"),
-    Field("children", "Starts", kind="number"),
+    Field("children", "Children", kind="number"),
     Field("cost", "Cost"),
     Field("tokens", "Tokens", kind="number"),
     Field("duration_s", "Seconds, pauses not counted"),
@@ -146,9 +146,8 @@ class RootPage(FleetPage):
 
 
 def course(root: RootView) -> Course:
-    """Say how far a root has come. Starts are counted, so a task that was retried counts more than once."""
-    done = max(0, root.started - root.running)
-    left = root.running + root.waiting
+    """Say how far a root has come. What waits for its time is not counted before it has begun."""
+    done, left = root.finished, root.running + root.waiting + root.retrying
     going = root.state == "running" and done and left
     return Course(done, done + left, round(root.ran_ms / done * left) if going else None)
 
@@ -156,7 +155,7 @@ def course(root: RootView) -> Course:
 def spent(root: RootView) -> list[tuple[str, float, float]]:
     """List what a root may use up, how much of it is used, and how much there is."""
     budgets = (
-        ("starts", root.started, root.budget_children),
+        ("children", root.started, root.budget_children),
         ("cost", root.spent_cost, root.budget_cost),
         ("tokens", root.spent_tokens, root.budget_tokens),
         ("seconds", root.ran_ms // 1000, None if root.budget_ms is None else root.budget_ms / 1000),

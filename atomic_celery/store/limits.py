@@ -184,6 +184,9 @@ def _gated(
     task_room: int,
     root_room: int,
     lane: str,
+    unbegun: int | None,
 ) -> Gated:
-    rooms = ((limit_id, task_room), (root_limit_id, root_room))
-    return Gated(message_id, priority, lane, {each: int(room) for each, room in rooms if each is not None})
+    rooms = {each: int(room) for each, room in ((limit_id, task_room), (root_limit_id, root_room)) if each is not None}
+    if root_limit_id is not None and unbegun is not None:
+        rooms[-root_limit_id] = int(unbegun)
+    return Gated(message_id, priority, lane, rooms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from atomic_celery import errors
@@ -39,7 +40,7 @@ CROWD = 500
 _WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
 _NO_RECEIPT = None, None, None
-_AT_ONCE = ("queue_id", "payload", "task_id", "task_name", "root_id", "priority", "expires_ms")
+_AT_ONCE = ("queue_id", "payload", "task_id", "task_name", "root_id", "priority", "expires_ms", "again")
 _FIELDS = (*_AT_ONCE, "due_ms", "unique_key", "unique_until")
 
 
@@ -92,7 +93,7 @@ class Messages(Noun):
             row = self._one("unname", id=message_id, fence=fence)
             if row is None:
                 raise errors.LeaseLost(message_id, fence, doing="superseding it")
-            successor_id = row[0] if row[0] is not None else self._publish_successor(new)
+            successor_id = row[0] if row[0] is not None else self._publish_successor(replace(new, again=True))
             if not self._exec("succeed", id=message_id, fence=fence, successor_id=successor_id):
                 raise errors.LeaseLost(message_id, fence, doing="superseding it")
         return int(successor_id)

@@ -42,6 +42,8 @@ class NewMessage:
     unique_key: str | None = None
     """No second message with this key is stored, as long as *unique_until* says."""
     unique_until: UniqueUntil | None = None
+    again: bool = False
+    """Whether its task has begun before, as another message: to its root it is the same child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Claimed:
     expired: bool
     position: int
     """Its place in its lane, for the lane's `after`."""
+    waited_ms: int | None = None
+    """How long it had been ready, or at a gate; None: it was claimed before, and nobody knows since when."""
     limit_id: int | None = None
     """The limit of its task that it was admitted under."""
     root_limit_id: int | None = None
@@ -71,9 +75,9 @@ class Claimed:
 
 def claimed_of(row: Sequence[Any]) -> Claimed:
     """Read a claimed message from a statement's answer."""
-    message_id, fence, queue_id, priority, payload, crashes, task_id, revoked, expired, position, *limits = row
-    facts = (message_id, fence, queue_id, priority, payload, crashes, task_id, bool(revoked), bool(expired), position)
-    return Claimed(*facts, *limits)
+    facts = list(row)
+    facts[7:9] = map(bool, row[7:9])  # what SQLite has for "revoked" and "expired" is a number
+    return Claimed(*facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +167,12 @@ class Gated:
     lane: str
     """Which limits it has, as one word."""
     rooms: Mapping[int, int]
-    """How many more each of its limits lets through."""
+    """How many more each of its limits lets through; under a negative id, how many that never began."""
 
     @property
     def limit_ids(self) -> tuple[int, ...]:
         """The limits that it has."""
-        return tuple(self.rooms)
+        return tuple(limit_id for limit_id in self.rooms if limit_id > 0)
 
 
 @dataclass(frozen=True, slots=True)

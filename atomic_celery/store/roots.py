@@ -31,7 +31,7 @@ class RootTerms:
 
     max_running: int | None = None
     children: int | None = None
-    """How many of its messages may start."""
+    """How many of its messages may begin; one that has, may again."""
     cost: float | None = None
     tokens: int | None = None
     duration_ms: int | None = None
@@ -63,6 +63,11 @@ class RootView:
     waiting: int
     """Messages at its gate, up to the bound."""
     started: int
+    """How many of its messages have begun; one that begins again, or whose task is retried, is still the same."""
+    waiting_again: int
+    """How many of those wait at its gate, to begin again."""
+    retrying: int
+    """How many of them wait for the time of their retry."""
     budget_children: int | None
     budget_cost: float | None
     budget_tokens: int | None
@@ -76,6 +81,11 @@ class RootView:
     changed_ms: int
     cancel_until_ms: int | None
     """Until when what runs of a cancelled one may end by itself."""
+
+    @property
+    def finished(self) -> int:
+        """How many have come to an end, or were put aside as dead."""
+        return max(0, self.started - self.running - self.waiting_again - self.retrying)
 
     @property
     def terms(self) -> RootTerms:

@@ -10,8 +10,11 @@ from typing import Literal, get_args
 
 from atomic_celery.store.database import Noun
 
-Kind = Literal["succeeded", "failed", "retried", "crashed"]
-"""How an attempt ended; those that were given back or taken away are not counted."""
+Kind = Literal["succeeded", "failed", "retried", "crashed", "waited"]
+"""How an attempt ended, and how long it ran; or that one began for which its message had *waited*.
+
+Those that were given back or taken away did not end, and have not waited a second time.
+"""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MINUTE_S, QUARTER_S, DOUBLE_HOUR_S = 60, 900, 7200
@@ -24,14 +27,14 @@ _KEPT_S = 7 * 24 * 3600 + DOUBLE_HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Attempts of one host that ended in the same way after about the same time."""
+    """Attempts of one host that ended in the same way after about the same time, or began so."""
 
     kind: Kind
     band: int
     """See `band_of`."""
     count: int
     total_ms: int
-    """How long they ran, together."""
+    """How long they ran, or had waited, together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +83,16 @@ class Traffic(Noun):
         self._exec("drop", before_ms=row[0] - _KEPT_S * 1000)
 
     def read(self, since_ms: int, width_s: int) -> list[Bucket]:
-        """Return what ended since then, in spans of *width_s*, the oldest first; spans without any are not there."""
-        return [Bucket(*row) for row in self._many("read", since_ms=since_ms, width_ms=width_s * 1000)]
+        """Return what was counted since then, in spans of *width_s*, the oldest first; empty ones are not there."""
+        return self.read_each([(since_ms, width_s)])[0]
+
+    def read_each(self, wanted: Sequence[tuple[int, int]]) -> list[list[Bucket]]:
+        """Return the same for each time and width.
+
+        Atomicity: one statement.
+        """
+        asked = [{"since_ms": since_ms, "width_ms": width_s * 1000} for since_ms, width_s in wanted]
+        found: list[list[Bucket]] = [[] for _ in wanted]
+        for turn, *facts in self._many("read", wanted=asked):
+            found[turn - 1].append(Bucket(*facts))
+        return found

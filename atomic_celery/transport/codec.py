@@ -40,6 +40,7 @@ class Packed:
     due_ms: int | None
     expires_ms: int | None
     lives_ms: int | None
+    again: bool
 
     def into(self, queue_id: int, *, expires_ms: int | None) -> NewMessage:
         """Return the row for one queue."""
@@ -52,6 +53,7 @@ class Packed:
             priority=self.priority,
             due_ms=self.due_ms,
             expires_ms=expires_ms,
+            again=self.again,
         )
 
 
@@ -95,6 +97,7 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
         due_ms=due_ms,
         expires_ms=_instant_ms(facts.get("expires")) if is_task else None,
         lives_ms=_milliseconds(properties.get("expiration")),
+        again=is_task and bool(facts.get("retries")),
     )
 
 
@@ -117,6 +120,7 @@ def unpack(claimed: Claimed) -> RawMessage:
         "crashes": claimed.crashes,
         "revoked": claimed.revoked,
         "expired": claimed.expired,
+        "waited_ms": claimed.waited_ms,
         "limited": claimed.limit_id is not None,
     }
     return message

@@ -38,6 +38,11 @@ class Chronicle:
         """Say that a child has come."""
         self._note("claimed", {"child": request.id, "fence": _fence(request)})
 
+    def began(self, request: HeldRequest) -> None:
+        """Count how long a child that begins has waited, for the fleet's history."""
+        if request.began_s is not None and request.ready_s is not None:
+            self._load.tally.add("waited", (request.began_s - request.ready_s) * 1000)
+
     def released(self, request: HeldRequest, outcome: str) -> None:
         """Say that a child has gone, and how; count it if it ran."""
         self.count(request, outcome)

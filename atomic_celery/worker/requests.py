@@ -55,6 +55,8 @@ class HeldRequest(Request):  # type: ignore[misc]
     outcome = "failed"
     began_s: float | None = None
     """When a child began it, by the monotonic clock."""
+    ready_s: float | None = None
+    """Since when it could have begun, by the same clock; None: nobody knows."""
     is_settling = False
     """Whether its child is done with it, and the database not yet."""
     _outbox: Outbox | None = None
@@ -78,6 +80,8 @@ class HeldRequest(Request):  # type: ignore[misc]
         self.time_limits = hard_limit_s and float(hard_limit_s), soft_limit_s and float(soft_limit_s)
         self.claim = claim
         self.held = (claim["id"], claim["fence"])
+        if claim["waited_ms"] is not None:
+            self.ready_s = clock.monotonic_s() - claim["waited_ms"] / 1000
         if claim["revoked"]:
             state.revoked.add(self.id)
         self.host.roll.enter(self)
@@ -140,6 +144,7 @@ class HeldRequest(Request):  # type: ignore[misc]
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Take note that a child has begun it."""
         self.phase, self.began_s = "running", clock.monotonic_s()
+        self.host.chronicle.began(self)
         super().on_accepted(pid, time_accepted)
 
     # Ending as Celery would have it

@@ -19,7 +19,7 @@ _LONGEST = 300
 @register.filter
 def span(duration_ms: float | None) -> str:
     """Write milliseconds in their two largest units."""
-    return tables.span(None if duration_ms is None else round(duration_ms))
+    return tables.span(duration_ms)
 
 
 @register.filter

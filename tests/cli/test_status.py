@@ -13,6 +13,7 @@ import pytest
 from atomic_celery import status, trouble
 from atomic_celery.config import Settings
 from atomic_celery.store.store import open_store
+from atomic_celery.store.traffic import Sample
 from tests.cli.conftest import CommandLine, World, project
 from tests.support.daemons import free_port
 from tests.support.postgres import PostgresServer
@@ -37,16 +38,19 @@ def test_a_fleet_at_work_is_told_in_numbers(cli: CommandLine, world: World) -> N
     assert (celery["hosts"], other["hosts"], other["dead"]) == (1, 0, 1)
     assert queues["reply.1"]["temporary"]
     assert all(queue["at_least"] == [] for queue in told["queues"])
+    assert (told["last_hour"]["ended"], told["last_hour"]["waited_p50_ms"]) == (0, None)
 
 
 def test_the_same_is_told_to_people(cli: CommandLine, world: World) -> None:
     world.register("h1", busy=1)
     world.publish("ready")
     world.queue("reply.1", exclusive_to="somebody")
+    world.store.traffic.add("h1", [Sample("failed", 4, 1, 12), Sample("waited", 12, 1, 3000)])
 
     text = cli("status").stdout
 
     assert "hosts     1: 1 busy" in text
+    assert "last hour 1 ended (1 failed), half ran 12ms (95 % 16ms), half waited 3s (95 % 3s" in text
     assert "1 ready (oldest " in text
     assert "reply.1" not in text
     assert "reply.1" in cli("queues", "--all").stdout

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from typing import Any
 
 from atomic_celery import config
 from atomic_celery.store import open_store
@@ -81,6 +83,26 @@ def child(self, number: int, seconds: float = 0.1) -> int:
     time.sleep(seconds)
     _note(f"end {number} {time.monotonic():.6f} {self.request.root_id}")
     return number
+
+
+def _try(task: Any, times: int, how: str) -> None:
+    _note(f"try {task.request.id}")
+    if task.request.retries < times and how == "retries":
+        raise task.retry(countdown=0.2 * (task.request.retries % 2))
+    if task.request.properties.get("atomic", {}).get("crashes", 0) < times and how == "crashes":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, max_retries=5)
+def stubborn(self, times: int, how: str) -> None:
+    """End after so many retries, or crashes."""
+    _try(self, times, how)
+
+
+@app.task(bind=True, max_retries=5, acks_late=False)
+def stubborn_early(self, times: int) -> None:
+    """End after so many retries, each settled before it begins."""
+    _try(self, times, "retries")
 
 
 @app.task(bind=True)

@@ -122,6 +122,28 @@ def test_a_budget_is_kept_and_told_of(fleet: Fleet) -> None:
     fleet.wait_done(5)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("stubborn", ["retries"]), ("stubborn", ["crashes"]), ("stubborn_early", [])]
+)
+def test_progress_counts_children_and_not_attempts(fleet: Fleet, name: str, arguments: list[str]) -> None:
+    """A budget of three lets three tasks run to their end, however often each of them begins."""
+    children, times = 3, 2
+    with atomic_celery.root("r", budget=Budget(children=children), app=fleet.app) as root:
+        for _ in range(children):
+            signature(fleet, name, times, *arguments).delay()
+    fleet.worker(slots=2).start().wait_line("ready")
+
+    def is_done() -> bool:
+        seen = root.progress()
+        assert seen.finished <= seen.started <= children
+        return seen.unfinished == 0 and len(fleet.ledger.rows()) == children * (times + 1)
+
+    fleet.wait_until(is_done, what="every child has tried as often as it should")
+    seen = root.progress()
+    assert (seen.started, seen.finished, seen.unfinished) == (children, children, 0)
+    assert root.state == "budget_exceeded"
+
+
 def test_operators_see_and_steer_roots(fleet: Fleet) -> None:
     def atomic(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "celery", "-A", fleet.application, "atomic", "roots", *arguments]

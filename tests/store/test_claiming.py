@@ -8,6 +8,7 @@ from threading import Barrier
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Claimed, Held, Holder, Lane, NewMessage, Settlement
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
+from tests.store.test_limits import Host
 
 
 def test_a_message_is_claimed_by_one_holder(desk: Desk) -> None:
@@ -48,6 +49,22 @@ def test_a_lane_is_read_behind_its_cursor_only(desk: Desk) -> None:
     assert [message.id for message in desk.claim(after=first)] == [second]
     assert [message.id for message in desk.claim(after=second)] == []
     assert [message.position for message in desk.claim()] == [first]
+
+
+def test_a_claim_says_how_long_its_message_could_have_been_claimed(desk: Desk) -> None:
+    desk.publish("plain")
+    desk.publish("delayed", due_ms=desk.now_ms + 1000)
+    desk.pass_ms(1500)
+    desk.messages.promote()
+    desk.store.roots.turn("paused", "paused")
+    desk.publish("gated", root_id="paused")
+    desk.pass_ms(250)
+    desk.store.roots.turn("paused", "running")
+    claimed = [*desk.claim(), *Host(desk, ALICE).claim()]
+    assert {each.payload: each.waited_ms for each in claimed} == {"plain": 1750, "delayed": 750, "gated": 250}
+
+    desk.messages.release([each.held for each in claimed])
+    assert {each.waited_ms for each in [*desk.claim(), *Host(desk, ALICE).claim()]} == {None}
 
 
 def test_each_claim_of_a_message_has_the_next_fence(desk: Desk) -> None:

@@ -7,8 +7,10 @@ from itertools import count as counting
 import pytest
 
 from atomic_celery import errors
+from atomic_celery.fleet import scaling
+from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.messages import CROWD
-from atomic_celery.store.roots import UNUSED_MS, RootTerms
+from atomic_celery.store.roots import UNUSED_MS, RootTerms, RootView
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
 from tests.store.test_limits import Host
 
@@ -30,6 +32,14 @@ def bob(desk: Desk) -> Host:
 def children(desk: Desk, root: str, count: int = 5, **facts: object) -> list[int]:
     """Publish children of a root, one by one."""
     return [desk.publish(task_id=f"{root}-{next(_NUMBERS)}", root_id=root, **facts) for _ in range(count)]
+
+
+def seen(desk: Desk, root: str = "r") -> RootView:
+    """Read a root that has a row."""
+    view = desk.store.roots.get(root)
+    assert view is not None
+    assert [view] == [each for each in desk.store.roots.list() if each.id == root]
+    return view
 
 
 def test_a_lone_message_has_no_row(desk: Desk) -> None:
@@ -116,19 +126,78 @@ def test_a_budget_of_children_is_exact(desk: Desk, alice: Host, bob: Host) -> No
     assert len(bob.claim()) == 1
 
 
-def test_what_started_once_costs_no_second_child(desk: Desk, alice: Host) -> None:
+def test_what_has_begun_needs_no_second_place_in_the_budget(desk: Desk, alice: Host, bob: Host) -> None:
+    """Given back, crashed, retried at once or later, requeued: it is one child, and runs to its end."""
     desk.store.roots.set("r", RootTerms(children=1))
-    children(desk, "r", 1)
+    first, *_ = children(desk, "r", 3, priority=0)
+    children(desk, "r", 2, priority=9)
+    desk.messages.bury([first], "to let another begin")
     [claimed] = alice.claim()
-    desk.messages.release([claimed.held])
+    assert (claimed.priority, claimed.fence) == (9, 1)
 
-    # It may not start again all the same: a budget that is spent lets nobody through.
+    desk.messages.release([claimed.held])
+    assert scaling.read(desk.store, Policy()).demand == 1  # of four that wait one may begin
+    [claimed] = bob.claim()
+    desk.messages.crash([claimed.held], "it died")
+    [claimed] = alice.claim()
+    desk.messages.requeue([claimed.id])
+    [claimed] = alice.claim()
+    for due_ms in (None, desk.now_ms + 1000):
+        desk.messages.supersede(claimed.held, desk.new(task_id=claimed.task_id, root_id="r", due_ms=due_ms))
+        desk.messages.complete([claimed.held])
+        view = seen(desk)
+        assert (view.started, view.finished, view.running) == (1, 0, 0)
+        assert (view.waiting_again, view.retrying) == ((1, 0) if due_ms is None else (0, 1))
+        if due_ms is not None:
+            assert alice.claim() == []
+            desk.pass_ms(1000)
+            desk.messages.promote()
+        [claimed] = alice.claim()
+        assert claimed.fence == 1
+    desk.messages.complete([claimed.held])
+
+    view = seen(desk)
+    assert (view.state, view.started, view.finished, view.waiting) == ("budget_exceeded", 1, 1, 3)
     assert alice.claim() == []
-    desk.store.roots.set("r", RootTerms(children=2))
-    assert len(alice.claim()) == 1
-    view = desk.store.roots.get("r")
-    assert view is not None
-    assert view.started == 1
+
+
+def test_new_children_and_old_ones_share_what_may_run(desk: Desk, alice: Host, bob: Host) -> None:
+    desk.store.roots.set("r", RootTerms(children=4, max_running=3))
+    children(desk, "r", 9)
+    begun = alice.claim()
+    assert len(begun) == 3
+    desk.messages.release([each.held for each in begun])
+
+    again = [*alice.claim(), *bob.claim()]
+    assert len(again) == 3
+    assert seen(desk).started == 3 + sum(each.fence == 1 for each in again)
+    for _ in range(4):
+        desk.messages.complete([each.held for each in again])
+        again = [*alice.claim(), *bob.claim()]
+    view = seen(desk)
+    assert (view.started, view.finished, view.running, view.waiting) == (4, 4, 0, 5)
+
+
+def test_what_began_before_there_was_a_row_is_counted_with_it(desk: Desk, alice: Host) -> None:
+    children(desk, "r", 6)
+    released, crashed, running, retried, buried = desk.claim(limit=5)
+    desk.messages.release([released.held])
+    desk.messages.crash([crashed.held], "it died")
+    desk.messages.supersede(retried.held, desk.new(task_id=retried.task_id, root_id="r", due_ms=desk.now_ms + 1000))
+    desk.messages.complete([retried.held])
+    desk.messages.bury([buried.id], "why")
+
+    desk.store.roots.set("r", RootTerms(children=5))
+
+    view = seen(desk)
+    assert (view.started, view.running, view.waiting_again, view.retrying, view.finished) == (5, 1, 2, 1, 1)
+    desk.pass_ms(1000)
+    desk.messages.promote()
+    claimed = alice.claim()
+    assert {each.id for each in claimed} > {released.id, crashed.id}
+    desk.messages.complete([running.held, *(each.held for each in claimed)])
+    view = seen(desk)
+    assert (view.started, view.finished, view.waiting, view.running) == (5, 5, 1, 0)
 
 
 def test_a_budget_is_spent_under_the_fence(desk: Desk, alice: Host) -> None:

@@ -91,6 +91,17 @@ def test_a_duration_has_a_band(duration_ms: float, band: int) -> None:
     assert band_of(duration_ms) == band
 
 
+def test_what_waited_is_told_apart_from_what_ran(store: Store) -> None:
+    store.at(NOW_MS)
+    store.traffic.add("h", [Sample("succeeded", 4, 2, 20), Sample("retried", 4, 1, 9), Sample("waited", 10, 3, 2400)])
+    hour = history.read(store, history.PERIODS["1h"])
+    assert (hour.ended_count, hour.counts) == (2, {"succeeded": 2, "retried": 1})
+    assert (hour.ran.mean_ms, hour.waited.mean_ms) == (10, 800)
+    assert hour.waited.quantiles_ms["p50"] == pytest.approx(768)
+    assert (hour.parts[-1].median_ms, hour.parts[-1].median_wait_ms) == (pytest.approx(12), pytest.approx(768))
+    assert (hour.parts[0].median_ms, hour.parts[0].median_wait_ms) == (None, None)
+
+
 def test_quantiles_are_within_the_band() -> None:
     buckets = [Bucket(0, "succeeded", 4, 90, 0), Bucket(0, "failed", 10, 10, 0)]
     assert history.quantile(buckets, 0.5) == pytest.approx(8 + 8 * 50 / 90)

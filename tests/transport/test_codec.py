@@ -165,6 +165,7 @@ def test_a_claim_rides_in_the_properties() -> None:
         "crashes": 2,
         "revoked": True,
         "expired": False,
+        "waited_ms": None,
         "limited": False,
     }
 

@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from atomic_celery import clock
+from atomic_celery.store.traffic import band_of
 from tests.support.workers import Fleet
 
 
@@ -88,9 +90,29 @@ def test_what_ended_is_counted_with_the_hosts_reports(fleet: Fleet, pool: str) -
             found[bucket.kind] = found.get(bucket.kind, 0) + bucket.count
         return found
 
-    fleet.wait_until(lambda: counts() == {"succeeded": 4, "failed": 1}, what="everything is counted")
+    began = {"waited": 5}
+    fleet.wait_until(lambda: counts() == {"succeeded": 4, "failed": 1, **began}, what="everything is counted")
     fleet.send("note", "the last")
     fleet.wait_done(5)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-    assert counts() == {"succeeded": 5, "failed": 1}
+    assert counts() == {"succeeded": 5, "failed": 1, "waited": 6}
+
+
+def test_how_long_a_task_has_waited_counts_from_when_it_could_begin(fleet: Fleet) -> None:
+    """What waits behind another task in a worker that has claimed it still waits."""
+    worker = fleet.worker(slots=1).start()
+    worker.wait_line("ready")
+    fleet.send("gate", "first", str(fleet.directory))
+    fleet.gate("first")
+    sent_s = clock.monotonic_s()
+    for number in range(3):
+        fleet.send("note", f"n{number}")
+    fleet.wait_until(lambda: clock.monotonic_s() > sent_s + 1.0, what="a second has passed")
+    fleet.open_gate("first")
+    fleet.wait_done(4)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    waited = [bucket for bucket in fleet.store.traffic.read(0, 60) if bucket.kind == "waited"]
+    assert sum(bucket.count for bucket in waited) == 4
+    assert sum(bucket.count for bucket in waited if bucket.band >= band_of(1000)) == 3

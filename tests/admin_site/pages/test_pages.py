@@ -38,12 +38,15 @@ class Pages(FleetCase):
         self.bury(ids[1])
         with self.here() as store:
             self.publish(due_ms=store.now_ms() + 60_000)
-            store.traffic.add("h", [Sample("succeeded", 10, 7, 5000), Sample("failed", 4, 2, 20)])
+            ended = [Sample("succeeded", 10, 7, 5000), Sample("failed", 4, 2, 20)]
+            store.traffic.add("h", [*ended, Sample("waited", 12, 9, 36_000)])
         page = self.see("overview")
         for state, count in {"ready": 3, "delayed": 1, "running": 1, "dead": 1}.items():
             assert f'data-total="{state}">{count}<' in page
         assert "<strong>9</strong> ended" in page
         assert "2 failed" in page
+        assert "Ran for 558ms on average; half at most 695ms" in page
+        assert "Waited for 4s on average; half at most 3s" in page
         assert "1 busy" in page
         assert "1 of 4" in page
         assert "answers" in page

@@ -31,7 +31,7 @@ class Roots(FleetCase):
         self.declare("import-42", max_running=8, children=100, cost=12.5, duration_ms=3_600_000)
         self.publish(task_id="a", root_id="import-42")
         page = self.see("root")
-        for said in ("import-42", "running", "0/1", "0 of 100 starts", "0 of 12.5 cost", "0 of 3600 seconds"):
+        for said in ("import-42", "running", "0/1", "0 of 100 children", "0 of 12.5 cost", "0 of 3600 seconds"):
             assert said in page, said
         assert "import-42" in self.see("root", id="import-42")
         assert "No root like that" in self.see("root", id="another")

@@ -50,12 +50,15 @@ CREATE TABLE atomic_message (
     limit_id      integer,
     root_limit_id integer,
     lane          text,
+    -- Whether it goes on with a task that began as another message: its root counts both as one child.
+    again         boolean NOT NULL DEFAULT 0,
     unique_key    text,
     unique_until  text CONSTRAINT atomic_message_unique_until CHECK (unique_until IN ('queued', 'unfinished'))
 );
 CREATE UNIQUE INDEX atomic_message_task ON atomic_message (task_id, queue_id) WHERE task_id IS NOT NULL;
 CREATE UNIQUE INDEX atomic_message_unique ON atomic_message (unique_key) WHERE unique_key IS NOT NULL;
 CREATE INDEX atomic_message_limit ON atomic_message (limit_id) WHERE limit_id IS NOT NULL;
+CREATE INDEX atomic_message_again ON atomic_message (root_limit_id) WHERE again AND root_limit_id IS NOT NULL;
 CREATE INDEX atomic_message_child ON atomic_message (root_id, id) WHERE root_id <> task_id;
 
 -- The highest fence under which each publisher has stored something; empty here, where no answer gets lost.
@@ -99,7 +102,8 @@ CREATE TABLE atomic_claim (
     successor_id   integer
 );
 
--- What waits at a gate: limits of its task, or its root, say when it may be claimed. "lane" names the two limits.
+-- What waits at a gate: limits of its task, or its root, say when it may be claimed. "lane" names the two limits,
+-- and a child of a root that has begun once has a lane with a plus: it needs no second place in the root's budget.
 CREATE TABLE atomic_gated (
     message_id    integer PRIMARY KEY,
     queue_id      integer NOT NULL,
@@ -109,11 +113,13 @@ CREATE TABLE atomic_gated (
     priority      integer NOT NULL,
     position      integer NOT NULL,
     fence         integer NOT NULL CONSTRAINT atomic_gated_fence CHECK (fence >= 0),
-    crashes       integer NOT NULL
+    crashes       integer NOT NULL,
+    again         boolean GENERATED ALWAYS AS (substr(lane, -1) = '+') STORED
 );
 CREATE INDEX atomic_gated_lane ON atomic_gated (queue_id, lane, priority DESC, position);
 CREATE INDEX atomic_gated_limit ON atomic_gated (limit_id, queue_id) WHERE limit_id IS NOT NULL;
 CREATE INDEX atomic_gated_root ON atomic_gated (root_limit_id, queue_id) WHERE root_limit_id IS NOT NULL;
+CREATE INDEX atomic_gated_again ON atomic_gated (root_limit_id) WHERE again;
 
 -- What holds over all hosts, for a task, one key of a task, or a root. Whoever admits a message holds the row.
 CREATE TABLE atomic_limit (

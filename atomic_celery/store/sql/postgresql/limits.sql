@@ -52,7 +52,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: survey :many hot
 -- What waits at the gates of some queues and might pass, as it looks without a lock; and what else there is to know.
---   'gated'  message, priority, its limits, and how much room each of them has; lane
+--   'gated'  message, priority, its limits, and how much room each of them has; lane; how many more may begin that
+--            never did, by the budget of its root, where that asks for it
 --   'ready'  how many messages of that priority are ready, up to :limit
 --   'wait'   in how many milliseconds a rate that is used up has room again
 --   'more'   the last lane that was looked at, where there are more
@@ -72,10 +73,10 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
       FROM lane
      WHERE lane.lane IS NOT NULL AND lane.turn < :window::integer
 ), looked AS MATERIALIZED (
-    SELECT lane.queue_id, lane.lane, lane.turn, head.limit_id, head.root_limit_id
+    SELECT lane.queue_id, lane.lane, lane.turn, head.limit_id, head.root_limit_id, head.again
       FROM lane
      CROSS JOIN LATERAL (
-           SELECT limit_id, root_limit_id
+           SELECT limit_id, root_limit_id, again
              FROM atomic_gated
             WHERE queue_id = lane.queue_id AND atomic_gated.lane = lane.lane
             ORDER BY priority DESC, position
@@ -85,7 +86,6 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
     SELECT named.id,
            CASE WHEN NOT limits.is_open OR limits.closes_ms <= {now_ms} THEN 0 ELSE least(
                :limit::bigint,
-               limits.quota - limits.started,
                CASE WHEN limits.max_running IS NOT NULL THEN limits.max_running - (
                    SELECT count(*)
                      FROM atomic_admitted AS admitted
@@ -100,27 +100,30 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
            CASE WHEN limits.rate_starts IS NOT NULL THEN (
                SELECT min(at_ms) + limits.rate_ms - {now_ms}
                  FROM atomic_start
-                WHERE limit_id = named.id AND at_ms > {now_ms} - limits.rate_ms) END AS free_in_ms
+                WHERE limit_id = named.id AND at_ms > {now_ms} - limits.rate_ms) END AS free_in_ms,
+           limits.quota - limits.started AS unbegun
       FROM (SELECT limit_id AS id FROM looked UNION SELECT root_limit_id FROM looked) AS named
      CROSS JOIN LATERAL (SELECT * FROM atomic_limit WHERE id = named.id LIMIT 1) AS limits
 ), passable AS MATERIALIZED (
-    SELECT looked.*, coalesce(by_task.room, :limit::bigint) AS task_room, coalesce(by_root.room, :limit::bigint) AS root_room
+    SELECT looked.*, coalesce(by_task.room, :limit::bigint) AS task_room, coalesce(by_root.room, :limit::bigint) AS root_room,
+           CASE WHEN NOT looked.again THEN by_root.unbegun END AS unbegun
       FROM looked
       LEFT JOIN counted AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = looked.root_limit_id
      WHERE (looked.limit_id IS NULL OR by_task.room > 0) AND (looked.root_limit_id IS NULL OR by_root.room > 0)
+       AND (looked.again OR coalesce(by_root.unbegun, 1) > 0)
 )
 SELECT 'gated', head.message_id, head.priority::bigint, passable.limit_id, passable.root_limit_id,
-       passable.task_room, passable.root_room, passable.lane
+       passable.task_room, passable.root_room, passable.lane, passable.unbegun
   FROM passable
  CROSS JOIN LATERAL (
        SELECT message_id, priority, position
          FROM atomic_gated
         WHERE queue_id = passable.queue_id AND atomic_gated.lane = passable.lane
         ORDER BY priority DESC, position
-        LIMIT least(:limit::bigint, passable.task_room, passable.root_room)) AS head
+        LIMIT least(:limit::bigint, passable.task_room, passable.root_room, passable.unbegun)) AS head
 UNION ALL
-SELECT 'ready', NULL, priority, least(count(*), :limit::bigint), NULL, NULL, NULL, NULL
+SELECT 'ready', NULL, priority, least(count(*), :limit::bigint), NULL, NULL, NULL, NULL, NULL
   FROM (SELECT (lane->>1)::bigint AS priority
           FROM jsonb_array_elements(:lanes::jsonb) AS lane
          CROSS JOIN LATERAL (
@@ -130,10 +133,10 @@ SELECT 'ready', NULL, priority, least(count(*), :limit::bigint), NULL, NULL, NUL
                 LIMIT :limit::integer) AS each) AS ready
  GROUP BY priority
 UNION ALL
-SELECT 'wait', min(free_in_ms), NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 'wait', min(free_in_ms), NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM counted WHERE room <= 0 AND free_in_ms IS NOT NULL HAVING count(*) > 0
 UNION ALL
-SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, min(lane)
+SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, min(lane), NULL
   FROM looked WHERE turn = :window::integer HAVING count(*) > 0;
 
 -- name: hold :many hot
@@ -154,7 +157,6 @@ WITH held AS MATERIALIZED (
     SELECT id,
            CASE WHEN NOT is_open OR closes_ms <= {now_ms} THEN 0 ELSE least(
                :limit::bigint,
-               quota - started,
                CASE WHEN max_running IS NOT NULL THEN max_running - (
                    SELECT count(*)
                      FROM atomic_admitted AS admitted
@@ -164,23 +166,26 @@ WITH held AS MATERIALIZED (
                CASE WHEN rate_starts IS NOT NULL THEN rate_starts - (
                    SELECT coalesce(sum(starts), 0)
                      FROM atomic_start
-                    WHERE limit_id = held.id AND at_ms > {now_ms} - rate_ms) END) END AS room
+                    WHERE limit_id = held.id AND at_ms > {now_ms} - rate_ms) END) END AS room,
+           quota - started AS unbegun
       FROM held
 ), found AS MATERIALIZED (
     SELECT gated.*, item.turn
       FROM jsonb_array_elements(:message_ids::jsonb) WITH ORDINALITY AS item (id, turn)
      CROSS JOIN LATERAL (
-           SELECT message_id, limit_id, root_limit_id
+           SELECT message_id, limit_id, root_limit_id, again
              FROM atomic_gated WHERE message_id = item.id::bigint FOR UPDATE SKIP LOCKED) AS gated
 ), passing AS (
     SELECT found.message_id
       FROM (SELECT *, row_number() OVER (PARTITION BY limit_id ORDER BY turn) AS of_task,
-                   row_number() OVER (PARTITION BY root_limit_id ORDER BY turn) AS of_root
+                   row_number() OVER (PARTITION BY root_limit_id ORDER BY turn) AS of_root,
+                   row_number() OVER (PARTITION BY root_limit_id, again ORDER BY turn) AS of_its_kind
               FROM found) AS found
       LEFT JOIN counted AS by_task ON by_task.id = found.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = found.root_limit_id
      WHERE (found.limit_id IS NULL OR found.of_task <= by_task.room)
        AND (found.root_limit_id IS NULL OR found.of_root <= by_root.room)
+       AND (found.again OR by_root.unbegun IS NULL OR found.of_its_kind <= by_root.unbegun)
 ), host AS MATERIALIZED (
     SELECT draining_ms
       FROM atomic_host
@@ -190,7 +195,7 @@ WITH held AS MATERIALIZED (
     DELETE FROM atomic_gated
      WHERE message_id = ANY (ARRAY(
                SELECT message_id FROM passing WHERE NOT :is_host::boolean OR EXISTS (SELECT FROM host)))
-    RETURNING message_id, queue_id, limit_id, root_limit_id, priority, position, fence + 1 AS fence, crashes
+    RETURNING message_id, queue_id, limit_id, root_limit_id, priority, position, fence + 1 AS fence, crashes, again
 ), claimed AS (
     INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
                               holder, boot, claimed_ms, lease_until_ms)
@@ -198,7 +203,7 @@ WITH held AS MATERIALIZED (
            :holder::text, :boot::text, {now_ms}, {now_ms} + :lease_ms::bigint
       FROM taken
 ), counting AS MATERIALIZED (
-    SELECT held.id, held.rate_ms, taken.message_id, taken.fence
+    SELECT held.id, held.rate_ms, taken.message_id, taken.fence, taken.again
       FROM taken
       JOIN held ON held.id IN (taken.limit_id, taken.root_limit_id)
 ), over AS (
@@ -222,7 +227,7 @@ WITH held AS MATERIALIZED (
     ON CONFLICT (limit_id, at_ms) DO UPDATE SET starts = atomic_start.starts + excluded.starts
 ), noted AS (
     UPDATE atomic_limit AS limits
-       SET started = limits.started + (SELECT count(*) FROM counting WHERE counting.id = limits.id AND fence = 1),
+       SET started = limits.started + (SELECT count(*) FROM counting WHERE counting.id = limits.id AND NOT again),
            used_ms = {now_ms}
      WHERE limits.id = ANY (ARRAY(SELECT id FROM counting))
 ), keyless AS (
@@ -237,10 +242,13 @@ SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, message.pa
                 WHERE task_id = message.task_id AND until_ms > {now_ms})
        OR EXISTS (SELECT FROM atomic_root
                    WHERE limit_id = taken.root_limit_id AND state = 'cancelled'),
-       coalesce(message.expires_ms <= {now_ms}, false), taken.position, taken.limit_id, taken.root_limit_id
+       coalesce(message.expires_ms <= {now_ms}, false), taken.position,
+       CASE WHEN taken.fence = 1 THEN {now_ms} - greatest(message.published_ms, message.due_ms) END,
+       taken.limit_id, taken.root_limit_id
   FROM taken
  CROSS JOIN LATERAL (
-       SELECT payload, task_id, expires_ms FROM atomic_message WHERE id = taken.message_id LIMIT 1
+       SELECT payload, task_id, published_ms, due_ms, expires_ms
+         FROM atomic_message WHERE id = taken.message_id LIMIT 1
        ) AS message;
 
 -- name: regate :many
@@ -261,8 +269,9 @@ WITH held AS MATERIALIZED (
     RETURNING id, lane, root_limit_id
 )
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT released.message_id, queue_id, message.lane, :limit_id::bigint, message.root_limit_id, priority, position,
-       fence, crashes
+SELECT released.message_id, queue_id,
+       CASE WHEN message.root_limit_id IS NOT NULL THEN message.lane || '+' ELSE message.lane END,
+       :limit_id::bigint, message.root_limit_id, priority, position, fence, crashes
   FROM released
   JOIN message ON message.id = released.message_id
 RETURNING message_id;

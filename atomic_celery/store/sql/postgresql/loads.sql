@@ -64,11 +64,11 @@ WITH RECURSIVE queue AS (
       FROM atomic_queue
      WHERE exclusive_to IS NULL AND NOT auto_delete AND expires_ms IS NULL
        AND (:queues::text IS NULL OR name IN (SELECT json_array_elements_text(:queues::json)))
-), gate (queue_id, lane, limit_id, root_limit_id) AS (
+), gate (queue_id, lane, limit_id, root_limit_id, again) AS (
     SELECT first.*
       FROM queue
      CROSS JOIN LATERAL (
-           SELECT queue_id, lane, limit_id, root_limit_id
+           SELECT queue_id, lane, limit_id, root_limit_id, again
              FROM atomic_gated
             WHERE queue_id = queue.id AND atomic_gated.lane > queue.after
             ORDER BY lane
@@ -77,7 +77,7 @@ WITH RECURSIVE queue AS (
     SELECT next.*
       FROM gate
      CROSS JOIN LATERAL (
-           SELECT queue_id, lane, limit_id, root_limit_id
+           SELECT queue_id, lane, limit_id, root_limit_id, again
              FROM atomic_gated
             WHERE queue_id = gate.queue_id AND atomic_gated.lane > gate.lane
             ORDER BY lane
@@ -104,16 +104,16 @@ WITH RECURSIVE queue AS (
     SELECT limits.id,
            CASE WHEN NOT limits.is_open OR limits.closes_ms <= (SELECT {now_ms}) THEN 0 ELSE least(
                :bound::bigint,
-               limits.quota - limits.started,
                limits.max_running - coalesce(running.n, 0),
-               limits.rate_starts - coalesce(started.n, 0)) END AS room
+               limits.rate_starts - coalesce(started.n, 0)) END AS room,
+           limits.quota - limits.started AS unbegun
       FROM limited
       JOIN atomic_limit AS limits ON limits.id = limited.id
       LEFT JOIN running ON running.limit_id = limits.id
       LEFT JOIN started ON started.limit_id = limits.id
 ), narrow AS (
     SELECT looked.*, by_task.room AS task_room, by_root.room AS root_room,
-           least(:bound::bigint, by_task.room, by_root.room) AS room
+           least(:bound::bigint, by_task.room, by_root.room, CASE WHEN NOT looked.again THEN by_root.unbegun END) AS room
       FROM looked
       LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id

@@ -24,9 +24,10 @@ WITH receipt AS (
     RETURNING id
 ), message AS (
     INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
-                                published_ms, expires_ms, root_limit_id, lane)
+                                published_ms, expires_ms, root_limit_id, again, lane)
     SELECT queue.id, :task_id::text, :task_name::text, :root_id::text, :priority::smallint, :payload::text,
-           {now_ms}, :expires_ms::bigint, root.limit_id, '0.' || root.limit_id
+           {now_ms}, :expires_ms::bigint, root.limit_id, :again::boolean,
+           '0.' || root.limit_id || CASE WHEN :again::boolean THEN '+' ELSE '' END
       FROM atomic_queue AS queue
       LEFT JOIN LATERAL (SELECT limit_id FROM atomic_root WHERE id = :root_id::text LIMIT 1) AS root ON true
      WHERE queue.id = :queue_id::bigint AND (:publisher::text IS NULL OR EXISTS (SELECT FROM receipt))
@@ -71,20 +72,21 @@ WITH receipt AS (
     SELECT nextval('atomic_message_id_seq') AS id, item.*, queue.id IS NOT NULL AS routed,
            root.limit_id AS root_limit_id,
            CASE WHEN item.limit_id IS NOT NULL OR root.limit_id IS NOT NULL OR item.unique_until = 'queued'
-                THEN coalesce(item.limit_id, 0) || '.' || coalesce(root.limit_id, 0) END AS lane
+                THEN coalesce(item.limit_id, 0) || '.' || coalesce(root.limit_id, 0)
+                     || CASE WHEN item.again AND root.limit_id IS NOT NULL THEN '+' ELSE '' END END AS lane
       FROM ROWS FROM (json_to_recordset(:messages::json) AS (
                queue_id bigint, task_id text, task_name text, root_id text, priority smallint,
                payload text, due_ms bigint, expires_ms bigint, limit_id bigint, unique_key text,
-               unique_until text))
+               unique_until text, again boolean))
            WITH ORDINALITY AS item (queue_id, task_id, task_name, root_id, priority, payload, due_ms,
-                                   expires_ms, limit_id, unique_key, unique_until, turn)
+                                   expires_ms, limit_id, unique_key, unique_until, again, turn)
       LEFT JOIN LATERAL (SELECT id FROM atomic_queue WHERE id = item.queue_id LIMIT 1) AS queue ON true
       LEFT JOIN LATERAL (SELECT limit_id FROM atomic_root WHERE id = item.root_id LIMIT 1) AS root ON true
 ), message AS (
     INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload, published_ms,
-                                due_ms, expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until)
+                                due_ms, expires_ms, limit_id, root_limit_id, again, lane, unique_key, unique_until)
     SELECT id, queue_id, task_id, task_name, root_id, priority, payload, {now_ms},
-           due_ms, expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until
+           due_ms, expires_ms, limit_id, root_limit_id, again, lane, unique_key, unique_until
       FROM new
      WHERE (SELECT bool_and(routed) FROM new) AND (:publisher::text IS NULL OR EXISTS (SELECT FROM receipt))
      ORDER BY turn
@@ -209,20 +211,23 @@ WITH finished AS MATERIALIZED (
 )
 SELECT message_id AS id, NULL::bigint AS fence, NULL::bigint AS queue_id, NULL::smallint AS priority,
        NULL::text AS payload, NULL::integer AS crashes, NULL::text AS task_id,
-       NULL::boolean AS revoked, NULL::boolean AS expired, NULL::bigint AS position
+       NULL::boolean AS revoked, NULL::boolean AS expired, NULL::bigint AS position,
+       NULL::bigint AS waited_ms
   FROM settled
 UNION ALL
 SELECT taken.message_id, taken.fence, taken.queue_id, taken.priority, message.payload, taken.crashes,
        message.task_id,
        EXISTS (SELECT FROM atomic_revoked
                 WHERE task_id = message.task_id AND until_ms > {now_ms}),
-       coalesce(message.expires_ms <= {now_ms}, false), taken.position
+       coalesce(message.expires_ms <= {now_ms}, false), taken.position,
+       CASE WHEN taken.fence = 1 THEN {now_ms} - greatest(message.published_ms, message.due_ms) END
   FROM taken
  CROSS JOIN LATERAL (
-       SELECT payload, task_id, expires_ms FROM atomic_message WHERE id = taken.message_id LIMIT 1
+       SELECT payload, task_id, published_ms, due_ms, expires_ms
+         FROM atomic_message WHERE id = taken.message_id LIMIT 1
        ) AS message
 UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
    FROM jsonb_array_elements(:lanes::jsonb) AS place
   CROSS JOIN LATERAL (SELECT FROM atomic_gated WHERE queue_id = (place->>0)::bigint LIMIT 1) AS waiting
   WHERE (place->>1)::smallint = 0
@@ -322,7 +327,8 @@ WITH held AS MATERIALIZED (
     SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
 ), gated AS (
     INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+    SELECT message_id, queue_id, CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+           limit_id, root_limit_id, priority, position, fence, crashes
       FROM returned WHERE lane IS NOT NULL
 ), removed AS (
     DELETE FROM atomic_message
@@ -387,7 +393,8 @@ WITH held AS MATERIALIZED (
     SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
 ), gated AS (
     INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+    SELECT message_id, queue_id, CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+           limit_id, root_limit_id, priority, position, fence, crashes
       FROM returned WHERE lane IS NOT NULL
 ), freed AS (
     UPDATE atomic_message SET unique_key = NULL, unique_until = NULL
@@ -463,7 +470,8 @@ WITH due AS MATERIALIZED (
     SELECT message_id, queue_id, priority, position, fence, crashes FROM returned WHERE lane IS NULL
 ), gated AS (
     INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes
+    SELECT message_id, queue_id, CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+           limit_id, root_limit_id, priority, position, fence, crashes
       FROM returned WHERE lane IS NOT NULL
 )
 SELECT queue_id, count(*) AS moved, NULL::bigint AS next_ms FROM returned GROUP BY queue_id
@@ -556,7 +564,8 @@ WITH claimed AS (
     SELECT message_id, queue_id, priority, position, fence, 0 FROM returned WHERE lane IS NULL
 ), gated AS (
     INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-    SELECT message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, 0
+    SELECT message_id, queue_id, CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+           limit_id, root_limit_id, priority, position, fence, 0
       FROM returned WHERE lane IS NOT NULL
 )
 SELECT message_id, queue_id FROM returned;

@@ -59,22 +59,28 @@ WITH child AS MATERIALIZED (
      LIMIT :limit
 ), message AS (
     UPDATE atomic_message
-       SET root_limit_id = :limit_id::bigint, lane = coalesce(limit_id, 0) || '.' || :limit_id::bigint
+       SET root_limit_id = :limit_id::bigint,
+           lane = coalesce(limit_id, 0) || '.' || :limit_id::bigint || CASE WHEN again THEN '+' ELSE '' END
      WHERE id = ANY (ARRAY(SELECT id FROM child))
-    RETURNING id, limit_id, lane
+    RETURNING id, limit_id, lane, again
 ), ready AS (
     DELETE FROM atomic_ready WHERE message_id = ANY (ARRAY(SELECT id FROM child))
     RETURNING *
 ), gated AS (
     INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-    SELECT ready.message_id, ready.queue_id, message.lane, message.limit_id, :limit_id::bigint,
-           ready.priority, ready.position, ready.fence, ready.crashes
+    SELECT ready.message_id, ready.queue_id,
+           CASE WHEN ready.fence > 0 THEN rtrim(message.lane, '+') || '+' ELSE message.lane END,
+           message.limit_id, :limit_id::bigint, ready.priority, ready.position, ready.fence, ready.crashes
       FROM ready
       JOIN message ON message.id = ready.message_id
 ), moved AS (
     UPDATE atomic_gated
-       SET root_limit_id = :limit_id::bigint, lane = coalesce(limit_id, 0) || '.' || :limit_id::bigint
-     WHERE message_id = ANY (ARRAY(SELECT id FROM child))
+       SET root_limit_id = :limit_id::bigint,
+           lane = coalesce(atomic_gated.limit_id, 0) || '.' || :limit_id::bigint
+                  || CASE WHEN message.again OR fence > 0 THEN '+' ELSE '' END
+      FROM message
+     WHERE message_id = message.id
+    RETURNING message_id, fence
 ), running AS (
     INSERT INTO atomic_admitted (limit_id, message_id, fence)
     SELECT :limit_id::bigint, message_id, fence
@@ -82,21 +88,41 @@ WITH child AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING message_id
 ), counted AS (
-    UPDATE atomic_limit SET started = started + (SELECT count(*) FROM running)
+    UPDATE atomic_limit
+       SET started = started + (
+           SELECT count(*)
+             FROM message
+            WHERE again
+               OR id IN (SELECT message_id FROM running)
+               OR id IN (SELECT message_id FROM ready WHERE fence > 0)
+               OR id IN (SELECT message_id FROM moved WHERE fence > 0)
+               OR EXISTS (SELECT FROM atomic_delayed WHERE message_id = message.id AND fence > 0)
+               OR EXISTS (SELECT FROM atomic_dead WHERE message_id = message.id AND fence > 0))
      WHERE id = :limit_id::bigint
 )
 SELECT count(*) FROM child;
 
 -- name: count_in :exec
 -- Count the claims that there are already of a root's messages: one may have been granted while they were adopted.
-INSERT INTO atomic_admitted (limit_id, message_id, fence)
-SELECT message.root_limit_id, claim.message_id, claim.fence
-  FROM (SELECT id, root_limit_id FROM atomic_message WHERE root_id = :id AND root_id <> task_id
-         UNION ALL
-        SELECT id, root_limit_id FROM atomic_message WHERE task_id = :id AND root_id = :id) AS message
-  JOIN atomic_claim AS claim ON claim.message_id = message.id
- WHERE message.root_limit_id IS NOT NULL
-ON CONFLICT DO NOTHING;
+WITH admitted AS (
+    INSERT INTO atomic_admitted (limit_id, message_id, fence)
+    SELECT message.root_limit_id, claim.message_id, claim.fence
+      FROM (SELECT id, root_limit_id FROM atomic_message WHERE root_id = :id AND root_id <> task_id
+             UNION ALL
+            SELECT id, root_limit_id FROM atomic_message WHERE task_id = :id AND root_id = :id) AS message
+      JOIN atomic_claim AS claim ON claim.message_id = message.id
+     WHERE message.root_limit_id IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING limit_id, message_id, fence
+)
+UPDATE atomic_limit AS limits
+   SET started = started + begun.n
+  FROM (SELECT admitted.limit_id, count(*) AS n
+          FROM admitted
+          JOIN atomic_message AS message ON message.id = admitted.message_id
+         WHERE admitted.fence = 1 AND NOT message.again
+         GROUP BY admitted.limit_id) AS begun
+ WHERE limits.id = begun.limit_id;
 
 -- name: spend :one
 -- Add to what a root has spent, on behalf of a message that is held; no row when it is held no more.
@@ -124,7 +150,13 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
          WHERE a.limit_id = r.limit_id) AS running,
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
-       l.started, r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
+       l.started,
+       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
+       (SELECT count(*)
+          FROM atomic_message AS m
+          JOIN atomic_delayed AS d ON d.message_id = m.id
+         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+       r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id
@@ -146,7 +178,13 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
          WHERE a.limit_id = r.limit_id) AS running,
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
-       l.started, r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
+       l.started,
+       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
+       (SELECT count(*)
+          FROM atomic_message AS m
+          JOIN atomic_delayed AS d ON d.message_id = m.id
+         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+       r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id

@@ -42,9 +42,11 @@ ON CONFLICT (grain_s, begun_ms, shard, kind, band) DO UPDATE
 DELETE FROM atomic_traffic WHERE begun_ms < :before_ms;
 
 -- name: read :many
--- What ended since then, whatever its grain, in spans of a width, the oldest first.
-SELECT begun_ms / :width_ms::bigint * :width_ms::bigint, kind, band, sum(count)::bigint, sum(total_ms)::bigint
-  FROM atomic_traffic
- WHERE begun_ms >= :since_ms
- GROUP BY 1, 2, 3
- ORDER BY 1, 2, 3;
+-- What was counted since each of some times, whatever its grain, in spans of a width, the oldest first.
+SELECT wanted.turn, begun_ms / wanted.width_ms * wanted.width_ms AS begins_ms, kind, band,
+       sum(count)::bigint, sum(total_ms)::bigint
+  FROM ROWS FROM (json_to_recordset(:wanted::json) AS (since_ms bigint, width_ms bigint))
+       WITH ORDINALITY AS wanted (since_ms, width_ms, turn)
+  JOIN atomic_traffic ON begun_ms >= wanted.since_ms
+ GROUP BY wanted.turn, begins_ms, kind, band
+ ORDER BY wanted.turn, begins_ms, kind, band;

@@ -49,7 +49,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: survey :many
 -- What waits at the gates of some queues and might pass, and what else there is to know.
---   'gated'  message, priority, its limits, and how much room each of them has; lane
+--   'gated'  message, priority, its limits, and how much room each of them has; lane; how many more may begin that
+--            never did, by the budget of its root, where that asks for it
 --   'ready'  how many messages of that priority are ready, up to :limit
 --   'wait'   in how many milliseconds a rate that is used up has room again
 --   'more'   the last lane that was looked at, where there are more
@@ -67,7 +68,7 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
       FROM lane
      WHERE lane.lane IS NOT NULL AND lane.turn < :window
 ), looked AS MATERIALIZED (
-    SELECT lane.queue_id, lane.lane, lane.turn, head.limit_id, head.root_limit_id
+    SELECT lane.queue_id, lane.lane, lane.turn, head.limit_id, head.root_limit_id, head.again
       FROM lane
       JOIN atomic_gated AS head
         ON head.message_id = (SELECT message_id FROM atomic_gated AS first
@@ -79,7 +80,6 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
     SELECT limits.id,
            CASE WHEN NOT limits.is_open OR coalesce(limits.closes_ms <= {now_ms}, 0) THEN 0 ELSE min(
                :limit,
-               coalesce(limits.quota - limits.started, :limit),
                coalesce(limits.max_running - (
                    SELECT count(*)
                      FROM atomic_admitted AS admitted
@@ -93,18 +93,21 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
                     WHERE limit_id = limits.id AND at_ms > {now_ms} - limits.rate_ms), :limit)) END AS room,
            (SELECT min(at_ms) + limits.rate_ms - {now_ms}
               FROM atomic_start
-             WHERE limit_id = limits.id AND at_ms > {now_ms} - limits.rate_ms) AS free_in_ms
+             WHERE limit_id = limits.id AND at_ms > {now_ms} - limits.rate_ms) AS free_in_ms,
+           limits.quota - limits.started AS unbegun
       FROM atomic_limit AS limits
      WHERE limits.id IN (SELECT limit_id FROM looked UNION SELECT root_limit_id FROM looked)
 ), passable AS MATERIALIZED (
-    SELECT looked.*, coalesce(by_task.room, :limit) AS task_room, coalesce(by_root.room, :limit) AS root_room
+    SELECT looked.*, coalesce(by_task.room, :limit) AS task_room, coalesce(by_root.room, :limit) AS root_room,
+           CASE WHEN NOT looked.again THEN by_root.unbegun END AS unbegun
       FROM looked
       LEFT JOIN counted AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = looked.root_limit_id
      WHERE (looked.limit_id IS NULL OR by_task.room > 0) AND (looked.root_limit_id IS NULL OR by_root.room > 0)
+       AND (looked.again OR coalesce(by_root.unbegun, 1) > 0)
 )
 SELECT 'gated', head.message_id, head.priority, passable.limit_id, passable.root_limit_id,
-       passable.task_room, passable.root_room, passable.lane
+       passable.task_room, passable.root_room, passable.lane, passable.unbegun
   FROM passable
  CROSS JOIN atomic_gated AS head
     ON head.message_id IN (SELECT message_id FROM atomic_gated AS first
@@ -118,14 +121,14 @@ SELECT 'ready', NULL, json_extract(lane.value, '$[1]'),
                      WHERE queue_id = json_extract(lane.value, '$[0]')
                        AND priority = json_extract(lane.value, '$[1]')
                        AND position > json_extract(lane.value, '$[2]')
-                     LIMIT :limit))), NULL, NULL, NULL, NULL
+                     LIMIT :limit))), NULL, NULL, NULL, NULL, NULL
   FROM json_each(:lanes) AS lane
  GROUP BY json_extract(lane.value, '$[1]')
 UNION ALL
-SELECT 'wait', min(free_in_ms), NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 'wait', min(free_in_ms), NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM counted WHERE room <= 0 AND free_in_ms IS NOT NULL HAVING count(*) > 0
 UNION ALL
-SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, min(lane)
+SELECT 'more', NULL, NULL, NULL, NULL, NULL, NULL, min(lane), NULL
   FROM looked WHERE turn = :window HAVING count(*) > 0;
 
 -- name: hold :many
@@ -140,7 +143,6 @@ WITH counted AS MATERIALIZED (
     SELECT limits.id,
            CASE WHEN NOT limits.is_open OR coalesce(limits.closes_ms <= {now_ms}, 0) THEN 0 ELSE min(
                :limit,
-               coalesce(limits.quota - limits.started, :limit),
                coalesce(limits.max_running - (
                    SELECT count(*)
                      FROM atomic_admitted AS admitted
@@ -150,13 +152,15 @@ WITH counted AS MATERIALIZED (
                coalesce(limits.rate_starts - (
                    SELECT coalesce(sum(starts), 0)
                      FROM atomic_start
-                    WHERE limit_id = limits.id AND at_ms > {now_ms} - limits.rate_ms), :limit)) END AS room
+                    WHERE limit_id = limits.id AND at_ms > {now_ms} - limits.rate_ms), :limit)) END AS room,
+           limits.quota - limits.started AS unbegun
       FROM atomic_limit AS limits
      WHERE limits.id IN (SELECT value FROM json_each(:limit_ids))
 ), found AS (
     SELECT gated.*,
            row_number() OVER (PARTITION BY limit_id ORDER BY item.key) AS of_task,
-           row_number() OVER (PARTITION BY root_limit_id ORDER BY item.key) AS of_root
+           row_number() OVER (PARTITION BY root_limit_id ORDER BY item.key) AS of_root,
+           row_number() OVER (PARTITION BY root_limit_id, again ORDER BY item.key) AS of_its_kind
       FROM json_each(:message_ids) AS item
       JOIN atomic_gated AS gated ON gated.message_id = item.value
 )
@@ -166,6 +170,7 @@ SELECT found.message_id, found.queue_id, found.priority, found.position, found.f
   LEFT JOIN counted AS by_root ON by_root.id = found.root_limit_id
  WHERE (found.limit_id IS NULL OR found.of_task <= by_task.room)
    AND (found.root_limit_id IS NULL OR found.of_root <= by_root.room)
+   AND (found.again OR by_root.unbegun IS NULL OR found.of_its_kind <= by_root.unbegun)
    AND (NOT :is_host
         OR EXISTS (SELECT 1 FROM atomic_host
                     WHERE id = :holder AND boot = :boot AND draining_ms IS NULL));
@@ -178,6 +183,12 @@ SELECT limits.id, picked.message_id, picked.fence
   FROM picked
   JOIN atomic_gated AS gated ON gated.message_id = picked.message_id
   JOIN atomic_limit AS limits ON limits.id IN (gated.limit_id, gated.root_limit_id);
+-- The claims before their starts: no start is noted for an earlier moment than its claim, and so none is forgotten early.
+INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
+                          holder, boot, claimed_ms, lease_until_ms)
+SELECT message_id, queue_id, priority, position, fence, crashes,
+       :holder, :boot, {now_ms}, {now_ms} + :lease_ms
+  FROM picked;
 DELETE FROM atomic_start
  WHERE limit_id IN (SELECT value FROM json_each(:limit_ids))
    AND at_ms <= {now_ms} - (SELECT rate_ms FROM atomic_limit WHERE id = atomic_start.limit_id);
@@ -194,13 +205,8 @@ UPDATE atomic_limit
        started = started + (SELECT count(*)
                               FROM picked
                               JOIN atomic_gated AS gated ON gated.message_id = picked.message_id
-                             WHERE picked.fence = 1 AND atomic_limit.id IN (gated.limit_id, gated.root_limit_id))
+                             WHERE NOT gated.again AND atomic_limit.id IN (gated.limit_id, gated.root_limit_id))
  WHERE id IN (SELECT value FROM json_each(:limit_ids));
-INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
-                          holder, boot, claimed_ms, lease_until_ms)
-SELECT message_id, queue_id, priority, position, fence, crashes,
-       :holder, :boot, {now_ms}, {now_ms} + :lease_ms
-  FROM picked;
 DELETE FROM atomic_gated WHERE message_id IN (SELECT message_id FROM picked);
 UPDATE atomic_message
    SET unique_key = NULL, unique_until = NULL,
@@ -212,7 +218,10 @@ SELECT picked.message_id, picked.fence, picked.queue_id, picked.priority, messag
                 WHERE task_id = message.task_id AND until_ms > {now_ms})
        OR EXISTS (SELECT 1 FROM atomic_root
                    WHERE limit_id = message.root_limit_id AND state = 'cancelled'),
-       coalesce(message.expires_ms <= {now_ms}, 0), picked.position, message.limit_id, message.root_limit_id
+       coalesce(message.expires_ms <= {now_ms}, 0), picked.position,
+       CASE WHEN picked.fence = 1
+            THEN {now_ms} - max(message.published_ms, coalesce(message.due_ms, 0)) END,
+       message.limit_id, message.root_limit_id
   FROM picked
   JOIN atomic_message AS message ON message.id = picked.message_id;
 
@@ -228,8 +237,9 @@ UPDATE atomic_message
    SET limit_id = :limit_id, lane = :limit_id || '.' || coalesce(root_limit_id, 0)
  WHERE id IN (SELECT message_id FROM settled);
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT settled.message_id, settled.queue_id, message.lane, message.limit_id, message.root_limit_id,
-       settled.priority, settled.position, settled.fence, settled.crashes
+SELECT settled.message_id, settled.queue_id,
+       CASE WHEN message.root_limit_id IS NOT NULL THEN message.lane || '+' ELSE message.lane END,
+       message.limit_id, message.root_limit_id, settled.priority, settled.position, settled.fence, settled.crashes
   FROM settled
   JOIN atomic_message AS message ON message.id = settled.message_id;
 SELECT message_id FROM settled;

@@ -79,7 +79,7 @@ WITH RECURSIVE queue AS (
      WHERE next IS NOT NULL
      LIMIT :gates
 ), looked AS MATERIALIZED (
-    SELECT lane.queue_id, lane.lane, head.limit_id, head.root_limit_id
+    SELECT lane.queue_id, lane.lane, head.limit_id, head.root_limit_id, head.again
       FROM lane
       JOIN atomic_gated AS head
         ON head.message_id = (SELECT message_id FROM atomic_gated AS first
@@ -105,16 +105,17 @@ WITH RECURSIVE queue AS (
     SELECT limits.id,
            CASE WHEN NOT limits.is_open OR coalesce(limits.closes_ms <= (SELECT {now_ms}), 0) THEN 0 ELSE min(
                :bound,
-               coalesce(limits.quota - limits.started, :bound),
                coalesce(limits.max_running - coalesce(running.n, 0), :bound),
-               coalesce(limits.rate_starts - coalesce(started.n, 0), :bound)) END AS room
+               coalesce(limits.rate_starts - coalesce(started.n, 0), :bound)) END AS room,
+           limits.quota - limits.started AS unbegun
       FROM limited
       JOIN atomic_limit AS limits ON limits.id = limited.id
       LEFT JOIN running ON running.limit_id = limits.id
       LEFT JOIN started ON started.limit_id = limits.id
 ), narrow AS (
     SELECT looked.*, by_task.room AS task_room, by_root.room AS root_room,
-           min(:bound, coalesce(by_task.room, :bound), coalesce(by_root.room, :bound)) AS room
+           min(:bound, coalesce(by_task.room, :bound), coalesce(by_root.room, :bound),
+               CASE WHEN looked.again THEN :bound ELSE coalesce(by_root.unbegun, :bound) END) AS room
       FROM looked
       LEFT JOIN room AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN room AS by_root ON by_root.id = looked.root_limit_id

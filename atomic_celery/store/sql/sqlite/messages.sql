@@ -13,9 +13,9 @@
 -- Store one message that may be claimed at once.
 -- No id: its task id is unfinished in that queue (I6), or the queue is gone; the second column tells which.
 INSERT INTO atomic_message (queue_id, task_id, task_name, root_id, priority, payload,
-                            published_ms, expires_ms, root_limit_id, lane)
+                            published_ms, expires_ms, root_limit_id, again, lane)
 SELECT queue.id, :task_id, :task_name, :root_id, :priority, :payload, {now_ms}, :expires_ms,
-       root.limit_id, '0.' || root.limit_id
+       root.limit_id, :again, '0.' || root.limit_id || CASE WHEN :again THEN '+' ELSE '' END
   FROM atomic_queue AS queue
   LEFT JOIN atomic_root AS root ON root.id = :root_id
  WHERE queue.id = :queue_id
@@ -48,15 +48,16 @@ SELECT item.key, item.key + 1 + coalesce(
   FROM json_each(:messages) AS item
   LEFT JOIN atomic_queue AS queue ON queue.id = json_extract(item.value, '$.queue_id');
 INSERT INTO atomic_message (id, queue_id, task_id, task_name, root_id, priority, payload, published_ms, due_ms,
-                            expires_ms, limit_id, root_limit_id, lane, unique_key, unique_until)
+                            expires_ms, limit_id, root_limit_id, again, lane, unique_key, unique_until)
 SELECT message_id, json_extract(message, '$.queue_id'), json_extract(message, '$.task_id'),
        json_extract(message, '$.task_name'), json_extract(message, '$.root_id'),
        json_extract(message, '$.priority'), json_extract(message, '$.payload'),
        {now_ms}, json_extract(message, '$.due_ms'), json_extract(message, '$.expires_ms'),
-       json_extract(message, '$.limit_id'), root.limit_id,
+       json_extract(message, '$.limit_id'), root.limit_id, json_extract(message, '$.again'),
        CASE WHEN json_extract(message, '$.limit_id') IS NOT NULL OR root.limit_id IS NOT NULL
                  OR json_extract(message, '$.unique_until') = 'queued'
-            THEN coalesce(json_extract(message, '$.limit_id'), 0) || '.' || coalesce(root.limit_id, 0) END,
+            THEN coalesce(json_extract(message, '$.limit_id'), 0) || '.' || coalesce(root.limit_id, 0)
+                 || CASE WHEN json_extract(message, '$.again') AND root.limit_id IS NOT NULL THEN '+' ELSE '' END END,
        json_extract(message, '$.unique_key'), json_extract(message, '$.unique_until')
   FROM new
   LEFT JOIN atomic_root AS root ON root.id = json_extract(message, '$.root_id')
@@ -142,18 +143,21 @@ SELECT message_id, queue_id, priority, position, fence, crashes,
        :holder, :boot, {now_ms}, {now_ms} + :lease_ms
   FROM picked;
 SELECT message_id AS id, NULL AS fence, NULL AS queue_id, NULL AS priority, NULL AS payload,
-       NULL AS crashes, NULL AS task_id, NULL AS revoked, NULL AS expired, NULL AS position
+       NULL AS crashes, NULL AS task_id, NULL AS revoked, NULL AS expired, NULL AS position,
+       NULL AS waited_ms
   FROM settled
 UNION ALL
 SELECT picked.message_id, picked.fence, picked.queue_id, picked.priority, message.payload,
        picked.crashes, message.task_id,
        EXISTS (SELECT 1 FROM atomic_revoked
                 WHERE task_id = message.task_id AND until_ms > {now_ms}),
-       coalesce(message.expires_ms <= {now_ms}, 0), picked.position
+       coalesce(message.expires_ms <= {now_ms}, 0), picked.position,
+       CASE WHEN picked.fence = 1
+            THEN {now_ms} - max(message.published_ms, coalesce(message.due_ms, 0)) END
   FROM picked
   JOIN atomic_message AS message ON message.id = picked.message_id
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  WHERE EXISTS (SELECT 1
                  FROM json_each(:lanes) AS lane
                 WHERE json_extract(lane.value, '$[1]') = 0
@@ -212,8 +216,9 @@ SELECT claim.message_id, claim.queue_id, claim.priority, claim.position, claim.f
  WHERE claim.lease_until_ms > {now_ms};
 DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT settled.message_id, settled.queue_id, message.lane, message.limit_id, message.root_limit_id,
-       settled.priority, settled.position, settled.fence, settled.crashes
+SELECT settled.message_id, settled.queue_id,
+       CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+       message.limit_id, message.root_limit_id, settled.priority, settled.position, settled.fence, settled.crashes
   FROM settled
   JOIN atomic_message AS message ON message.id = settled.message_id
  WHERE message.lane IS NOT NULL AND settled.successor_id IS NULL;
@@ -258,8 +263,9 @@ SELECT claim.message_id, claim.queue_id, claim.priority, claim.position, claim.f
  WHERE :lease = 'any' OR (claim.lease_until_ms > {now_ms}) = (:lease = 'live');
 DELETE FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled);
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT settled.message_id, settled.queue_id, message.lane, message.limit_id, message.root_limit_id,
-       settled.priority, settled.position, settled.fence, settled.crashes
+SELECT settled.message_id, settled.queue_id,
+       CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+       message.limit_id, message.root_limit_id, settled.priority, settled.position, settled.fence, settled.crashes
   FROM settled
   JOIN atomic_message AS message ON message.id = settled.message_id
  WHERE message.lane IS NOT NULL AND settled.successor_id IS NULL AND settled.crashes < :max_crashes;
@@ -318,8 +324,9 @@ UPDATE picked SET position = place.turn + (
 UPDATE sqlite_sequence SET seq = seq + (SELECT count(*) FROM picked) WHERE name = 'atomic_message';
 DELETE FROM atomic_delayed WHERE message_id IN (SELECT message_id FROM picked);
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT picked.message_id, picked.queue_id, message.lane, message.limit_id, message.root_limit_id,
-       picked.priority, picked.position, picked.fence, picked.crashes
+SELECT picked.message_id, picked.queue_id,
+       CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+       message.limit_id, message.root_limit_id, picked.priority, picked.position, picked.fence, picked.crashes
   FROM picked
   JOIN atomic_message AS message ON message.id = picked.message_id
  WHERE message.lane IS NOT NULL;
@@ -401,8 +408,9 @@ UPDATE settled SET position = place.turn + (
   FROM (SELECT message_id, row_number() OVER (ORDER BY message_id) AS turn FROM settled) AS place
  WHERE place.message_id = settled.message_id;
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT settled.message_id, settled.queue_id, message.lane, message.limit_id, message.root_limit_id,
-       settled.priority, settled.position, settled.fence, 0
+SELECT settled.message_id, settled.queue_id,
+       CASE WHEN fence > 0 AND root_limit_id IS NOT NULL THEN rtrim(lane, '+') || '+' ELSE lane END,
+       message.limit_id, message.root_limit_id, settled.priority, settled.position, settled.fence, 0
   FROM settled
   JOIN atomic_message AS message ON message.id = settled.message_id
  WHERE message.lane IS NOT NULL;

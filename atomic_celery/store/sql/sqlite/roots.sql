@@ -58,15 +58,27 @@ SELECT id FROM atomic_message
 UNION ALL
 SELECT id FROM atomic_message WHERE task_id = :id AND root_id = :id AND root_limit_id IS NULL
  LIMIT :limit;
+UPDATE settled
+   SET fence = CASE WHEN EXISTS (SELECT 1 FROM atomic_message WHERE id = settled.message_id AND again) THEN 1
+                    ELSE coalesce((SELECT fence FROM atomic_claim WHERE message_id = settled.message_id),
+                                  (SELECT fence FROM atomic_ready WHERE message_id = settled.message_id),
+                                  (SELECT fence FROM atomic_gated WHERE message_id = settled.message_id),
+                                  (SELECT fence FROM atomic_delayed WHERE message_id = settled.message_id),
+                                  (SELECT fence FROM atomic_dead WHERE message_id = settled.message_id)) END;
 UPDATE atomic_message
-   SET root_limit_id = :limit_id, lane = coalesce(limit_id, 0) || '.' || :limit_id
+   SET root_limit_id = :limit_id,
+       lane = coalesce(limit_id, 0) || '.' || :limit_id || CASE WHEN again THEN '+' ELSE '' END
  WHERE id IN (SELECT message_id FROM settled);
 UPDATE atomic_gated
-   SET root_limit_id = :limit_id, lane = coalesce(limit_id, 0) || '.' || :limit_id
+   SET root_limit_id = :limit_id,
+       lane = coalesce(limit_id, 0) || '.' || :limit_id
+              || CASE WHEN (SELECT fence FROM settled WHERE message_id = atomic_gated.message_id) > 0
+                      THEN '+' ELSE '' END
  WHERE message_id IN (SELECT message_id FROM settled);
 INSERT INTO atomic_gated (message_id, queue_id, lane, limit_id, root_limit_id, priority, position, fence, crashes)
-SELECT ready.message_id, ready.queue_id, message.lane, message.limit_id, :limit_id,
-       ready.priority, ready.position, ready.fence, ready.crashes
+SELECT ready.message_id, ready.queue_id,
+       CASE WHEN settled.fence > 0 THEN rtrim(message.lane, '+') || '+' ELSE message.lane END,
+       message.limit_id, :limit_id, ready.priority, ready.position, ready.fence, ready.crashes
   FROM settled
   JOIN atomic_ready AS ready ON ready.message_id = settled.message_id
   JOIN atomic_message AS message ON message.id = settled.message_id;
@@ -76,8 +88,7 @@ SELECT :limit_id, message_id, fence
   FROM atomic_claim WHERE message_id IN (SELECT message_id FROM settled)
 ON CONFLICT DO NOTHING;
 UPDATE atomic_limit
-   SET started = started + (SELECT count(*)
-                              FROM settled JOIN atomic_claim AS claim ON claim.message_id = settled.message_id)
+   SET started = started + (SELECT count(*) FROM settled WHERE fence > 0)
  WHERE id = :limit_id;
 SELECT count(*) FROM settled;
 
@@ -114,7 +125,13 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
          WHERE a.limit_id = r.limit_id) AS running,
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
-       l.started, r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
+       l.started,
+       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
+       (SELECT count(*)
+          FROM atomic_message AS m
+          JOIN atomic_delayed AS d ON d.message_id = m.id
+         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+       r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id
@@ -136,7 +153,13 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
          WHERE a.limit_id = r.limit_id) AS running,
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
-       l.started, r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
+       l.started,
+       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
+       (SELECT count(*)
+          FROM atomic_message AS m
+          JOIN atomic_delayed AS d ON d.message_id = m.id
+         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+       r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id

@@ -30,9 +30,11 @@ DELETE FROM atomic_traffic WHERE grain_s = :grain_s AND begun_ms < :before_ms;
 DELETE FROM atomic_traffic WHERE begun_ms < :before_ms;
 
 -- name: read :many
--- What ended since then, whatever its grain, in spans of a width, the oldest first.
-SELECT begun_ms / :width_ms * :width_ms, kind, band, sum(count), sum(total_ms)
-  FROM atomic_traffic
- WHERE begun_ms >= :since_ms
- GROUP BY 1, 2, 3
- ORDER BY 1, 2, 3;
+-- What was counted since each of some times, whatever its grain, in spans of a width, the oldest first.
+SELECT wanted.key + 1 AS turn,
+       begun_ms / json_extract(wanted.value, '$.width_ms') * json_extract(wanted.value, '$.width_ms') AS begins_ms,
+       kind, band, sum(count), sum(total_ms)
+  FROM json_each(:wanted) AS wanted
+  JOIN atomic_traffic ON begun_ms >= json_extract(wanted.value, '$.since_ms')
+ GROUP BY turn, begins_ms, kind, band
+ ORDER BY turn, begins_ms, kind, band;
