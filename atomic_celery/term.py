@@ -44,11 +44,15 @@ class Term:
     def keep(self) -> bool:
         """Renew the term if it is time to, or begin one if there is none; say whether it is held.
 
+        A term that is found to be over is answered with False, even if the next one may be this holder's too: what
+        goes on under the old one must end first, for another may have led in between.
+
         Raises:
             StoreError: No answer. A term that was held is held as long as its time lasts.
         """
         if self._fence is not None and not self.held:
             self._lose("expired")
+            return False
         now = self._clock.now()
         if self._next_at.reached(now):
             with self._store.deadline(self._patience_s(now)):

@@ -38,8 +38,6 @@ PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S = 10.0, 600.0
 ASKED_BY = "fleet controller"
 _STUCK_LOOK_EVERY_S = 1.0
 
-Standing = Literal["new", "active", "standby"]
-
 
 class Controller:
     """One of perhaps several controllers of a fleet.
@@ -68,7 +66,7 @@ class Controller:
         self._calls = Calls(self._term)
         self._tick_every_s = tick_every_s
         self._next_tick = self._clock.now()
-        self._standing: Standing = "new"
+        self._announced: int | Literal["nothing"] | None = "nothing"
         self._held_by: str | None = None
         self._store_trouble = Backoff()
         self._memory = Memory()
@@ -117,7 +115,7 @@ class Controller:
 
     def _turn(self) -> float:
         held = self._term.keep()
-        self._announce(held)
+        self._announce(self._term.require("leading") if held else None)
         if not held:
             return self._term.seconds_until_next()
         now = self._clock.now()
@@ -126,15 +124,14 @@ class Controller:
             self.tick()
         return max(0.0, min(self._term.seconds_until_next(), self._next_tick.seconds_from(self._clock.now())))
 
-    def _announce(self, held: bool) -> None:
-        standing: Standing = "active" if held else "standby"
-        if standing == self._standing:
+    def _announce(self, fence: int | None) -> None:
+        if fence == self._announced:
             return
-        self._standing = standing
-        if held:
+        self._announced = fence
+        if fence is not None:
             with self._writing("leading"):
                 self._store.events.record("controller-active", detail={"holder": self._holder})
-            self._say("controller-active", holder=self._holder, fence=self._term.require("leading"))
+            self._say("controller-active", holder=self._holder, fence=fence)
         else:
             self._store.events.record("controller-standby", detail={"holder": self._holder})
             self._say("controller-standby", holder=self._holder)

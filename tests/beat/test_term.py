@@ -163,6 +163,18 @@ def test_a_term_that_ran_out_is_not_revived_by_its_holder(world: World) -> None:
     assert first.require("leading") == 2
 
 
+def test_whoever_finds_its_term_over_hears_of_it_before_it_begins_the_next(world: World) -> None:
+    """It was frozen: whatever it was about to do under the old term must not go on under the new one."""
+    first = world.term("first")
+    first.keep()
+    world.pass_s(world.term_s)
+
+    assert not first.keep()
+    assert fence_of(world) == 1
+    assert first.keep()
+    assert fence_of(world) == 2
+
+
 def test_a_beginning_whose_answer_got_lost_is_taken_up(world: World) -> None:
     first = world.term("first")
     world.store.terms.begin(NAME, "first", world.store.settings.term_ms)

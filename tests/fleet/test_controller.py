@@ -351,6 +351,27 @@ def test_no_call_is_made_once_the_term_may_be_over_by_either_clock(scene: Scene,
     assert scene.lines("given-up")
 
 
+def test_no_call_outlives_its_term_even_if_the_next_one_is_the_same_controller_s(scene: Scene) -> None:
+    """It was frozen for longer than a term, in the middle of a call, and nobody else wanted to lead."""
+    scene.desk.publish()
+
+    def freeze(name: str, permit: Permit) -> None:
+        if name == "scale_to":
+            scene.clock.advance(60)
+            scene.desk.pass_ms(60_000)
+            assert permit.wait(60)
+
+    scene.cloud.during = freeze
+    scene.controller._term.seconds_until_next = lambda: 0.0  # type: ignore[method-assign]  # time stands still here
+    scene.controller.turn()
+    assert scene.cloud.acts() == []
+    assert scene.lines("given-up")
+
+    scene.cloud.during = lambda name, permit: None
+    scene.controller.turn()
+    assert [line["fence"] for line in scene.lines("controller-active")] == [1, 2]
+
+
 def test_a_call_is_made_on_a_thread_so_that_the_term_is_kept_meanwhile(scene: Scene) -> None:
     """A call that takes longer than the term: it is renewed all the time."""
     release = threading.Event()
