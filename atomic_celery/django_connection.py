@@ -56,6 +56,22 @@ def written_to(model: Any) -> str:
     return str(router.db_for_write(model))
 
 
+@contextmanager
+def writing(model: Any) -> Iterator[None]:
+    """Open a transaction, or a savepoint, in the database that rows of *model* are written to."""
+    from django.db import transaction
+
+    with transaction.atomic(using=written_to(model)):
+        yield
+
+
+def field(name: str) -> Any:
+    """Return what a field of a row is, for an update that depends on it."""
+    from django.db.models import F
+
+    return F(name)
+
+
 def keeps_utc() -> bool:
     """Whether SQLite holds Django's times in UTC, and not in the project's time zone."""
     from django.conf import settings

@@ -17,12 +17,20 @@ from celery.exceptions import ChordError
 from celery.exceptions import TimeoutError as TooLate
 from celery.result import allow_join_result
 
-from atomic_celery import current, django_connection, errors
+from atomic_celery import current, django_connection, errors, groups
 from atomic_celery.results import chords
 from atomic_celery.results.closing import Closing
 from atomic_celery.results.place import Place
 from atomic_celery.store import Store
-from atomic_celery.store.django_results import LOCAL, UTC, CounterClosed, CounterOpened, CounterPart, TaskRow
+from atomic_celery.store.django_results import (
+    LOCAL,
+    UTC,
+    CounterClosed,
+    CounterGrown,
+    CounterOpened,
+    CounterPart,
+    TaskRow,
+)
 from atomic_celery.transport import continuing
 
 try:
@@ -38,8 +46,16 @@ Base: Any = database.DatabaseBackend
 ChordCounter: Any = models.ChordCounter  # type: ignore[attr-defined]  # unknown to its stub
 
 
+UNKNOWN = 2**30
+"""How many parts a chord has whose header has not come to its end: more than can end meanwhile."""
+
+
 class Backend(Closing, Base):  # type: ignore[misc]
     """``result_backend = "atomic+django-db"``."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lazy_headers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     @cached_property
     def place(self) -> Place:
@@ -112,22 +128,61 @@ class Backend(Closing, Base):  # type: ignore[misc]
         zone = UTC if django_connection.keeps_utc() else LOCAL
         return TaskRow(zone=zone, **{name: _text(value) for name, value in columns.items()})
 
+    # Waiting
+
+    def wait_for(self, task_id: str, *args: Any, on_interval: Any = None, **options: Any) -> Any:
+        """Wait until it is known what a task came to, and look once more at what it depends on.
+
+        Between two looks a part may have failed and its chord with it; whoever waits is told of the part.
+        """
+        meta = super().wait_for(task_id, *args, on_interval=on_interval, **options)
+        if on_interval:
+            on_interval()
+        return meta
+
     # Chords
 
     def apply_chord(self, header_result_args: Any, body: Any, **options: Any) -> None:
         """Begin to count the parts of a chord whose header is about to be published."""
-        box = self._outbox()
-        if box is None or not box.closing:
+        group_id, results = header_result_args[:2]
+        if chords.is_lazy(results):
+            self._lazy_headers[group_id] = results
+            self._open_counter(CounterOpened(group_id, "[]", UNKNOWN))
+        elif self._closes:
+            parts = _parts(self.app.GroupResult(*header_result_args))
+            self.put(CounterOpened(group_id, json.dumps(parts), body.get("chord_size", None) or len(parts)))
+        else:
             super().apply_chord(header_result_args, body, **options)
-            return
-        header = self.app.GroupResult(*header_result_args)
-        parts = [part.as_tuple() for part in header]
-        self.put(CounterOpened(header.id, json.dumps(parts), body.get("chord_size", None) or len(parts)))
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Say how many parts a chord has whose header was a generator, and which; its last one is not sent yet."""
+        if self._lazy_headers.pop(group_id, None) is not None:
+            grown = CounterGrown(group_id, json.dumps(_parts(groups.parts())), chord_size - UNKNOWN)
+            if not self._put_at_the_end(grown):
+                _grow_counter(grown)
+
+    def add_to_chord(self, chord_id: str, result: Any) -> None:
+        """Say that a chord has one part more, which its part that runs is about to publish."""
+        grown = CounterGrown(chord_id, json.dumps(_parts([result])), 1)
+        if (box := self._outbox()) is None:
+            _grow_counter(grown)
+        else:
+            box.own_ids.add(result.id)  # that part must not end before it is counted that there is one more
+            box.entries.append(grown)
+
+    def _open_counter(self, opened: CounterOpened) -> None:
+        if not self._put_at_the_end(opened):
+            ChordCounter.objects.create(group_id=opened.group_id, sub_tasks=opened.sub_tasks, count=opened.count)
+
+    @property
+    def _closes(self) -> bool:
+        """Whether what is written here goes along with the end of the task that runs."""
+        box = self._outbox()
+        return box is not None and box.closing
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **options: Any) -> None:
         """Count a part of a chord."""
-        box = self._outbox()
-        if box is None or not box.closing:
+        if not self._closes:
             super().on_chord_part_return(request, state, result, **options)
         elif request.id and request.group:
             body = maybe_signature(request.chord, app=self.app)
@@ -159,6 +214,19 @@ class Backend(Closing, Base):  # type: ignore[misc]
     def exception_safe_to_retry(self, exc: Exception) -> bool:
         """Whether the same call may succeed later."""
         return (isinstance(exc, errors.StoreError) and exc.transient) or bool(super().exception_safe_to_retry(exc))
+
+
+def _parts(results: Any) -> list[Any]:
+    return [result.as_tuple() for result in results]
+
+
+def _grow_counter(grown: CounterGrown) -> None:
+    """Count more parts of a chord, on Django's own connection, as its counter was made."""
+    with django_connection.writing(ChordCounter):
+        mine = ChordCounter.objects.filter(group_id=grown.group_id)
+        # First, because SQLite does not let a transaction write that has read what was changed meanwhile.
+        mine.update(count=django_connection.field("count") + grown.more)
+        mine.update(sub_tasks=json.dumps(json.loads(mine.get().sub_tasks) + json.loads(grown.sub_tasks)))
 
 
 def _text(value: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from atomic_celery import current, errors
-from atomic_celery.store.django_results import CounterClosed, CounterOpened, CounterPart, TaskRow
+from atomic_celery.store.django_results import CounterClosed, CounterGrown, CounterOpened, CounterPart, TaskRow
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import NewMessage
 from atomic_celery.store.results import ChordClosed, ChordPart, ChordTerms, Finisher, FullChord, Outcome
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 Entry = (
     NewMessage
     | (Outcome | ChordTerms | ChordPart | ChordClosed)
-    | (TaskRow | CounterOpened | CounterPart | CounterClosed)
+    | (TaskRow | CounterOpened | CounterGrown | CounterPart | CounterClosed)
 )
 """Plain values: they travel from a pool's process to its host."""
 
@@ -179,6 +179,8 @@ def _write_rows_of_django(store: Store, sorted_out: _SortedOut) -> list[Finisher
         store.django_results.record(rows)
     if opened := sorted_out.all(CounterOpened):
         store.django_results.open_counters(opened)
+    for grown in sorted_out.all(CounterGrown):
+        store.django_results.grow_counter(grown)
     parts = sorted_out.all(CounterPart)
     finishers = store.django_results.count(parts) if parts else []
     if closed := sorted_out.all(CounterClosed):

@@ -111,10 +111,15 @@ def finisher(backend: Counting, group_id: str, body: Any, structure: Any = None)
 def structure(app: Any, header_result_args: Any) -> Any:
     """Return the shape of a header in which groups are nested; None for a flat one, whose parts are in order."""
     group_id, results = header_result_args[:2]
-    if isinstance(results, _Lazy):
+    if is_lazy(results):
         return None
     header = app.GroupResult(group_id, results, *header_result_args[2:])
     return header.as_tuple() if any(isinstance(each, GroupResult) for each in header.results) else None
+
+
+def is_lazy(results: Any) -> bool:
+    """Whether a header is a generator, whose parts are sent while it makes them."""
+    return isinstance(results, _Lazy)
 
 
 def save_structure(backend: Backend, header_result_args: Any) -> None:

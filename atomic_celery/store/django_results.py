@@ -47,6 +47,15 @@ class CounterOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class CounterGrown:
+    """A chord of which so many more parts are to be counted, and which they are."""
+
+    group_id: str
+    sub_tasks: str
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
 class CounterPart:
     """A part of a chord that ended, and what finishes the chord if it was the last."""
 
@@ -94,6 +103,13 @@ class DjangoResults(Noun):
         Atomicity: one statement; joins the caller's transaction.
         """
         self._exec("open_counters", counters=[asdict(counter) for counter in counters])
+
+    def grow_counter(self, grown: CounterGrown) -> None:
+        """Count more parts of a chord.
+
+        Atomicity: one statement; joins the caller's transaction.
+        """
+        self._exec("grow_counter", **asdict(grown))
 
     def count(self, parts: Sequence[CounterPart]) -> list[Finisher]:
         """Count parts that ended.

@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.celery_suite.checkout import TESTS, borrow
+from tests.support.workers import ROOT
 
 LONGEST_S = 3600.0
 _POOL = "return 'prefork'"
@@ -19,23 +20,43 @@ _ONLY_REDIS = "if not manager.app.conf.result_backend.startswith('redis'):"
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One way to run the suite; *name* heads its column in docs/compatibility.md."""
+    """One way to run the suite; *name* heads its column in docs/compatibility.md.
+
+    Attributes:
+        results: A result backend; empty: our tables in the broker's database.
+    """
 
     name: str
-    our_broker: bool = True
-    our_results: bool = True
+    broker: str = ""
+    results: str = ""
     pool: str = "prefork"
 
-    def urls(self, ours: str, redis: str) -> tuple[str, str]:
-        """Return the broker's and the result backend's."""
-        return ours if self.our_broker else redis, ours if self.our_results else redis
+    def environment(self, ours: str, redis: str) -> dict[str, str]:
+        """Return what tells the suite where its broker and its results are."""
+        urls = {"": ours, "redis": redis}
+        return {
+            "TEST_BROKER": urls[self.broker],
+            "TEST_BACKEND": urls.get(self.results, self.results),
+            "TEST_ROWS": ours,
+            "DJANGO_SETTINGS_MODULE": "tests.results.site" if self.in_django else "",
+            "PYTHONPATH": str(ROOT) if self.in_django else "",
+        }
+
+    @property
+    def in_django(self) -> bool:
+        """Whether its results are Django's rows."""
+        return self.results == DJANGO
+
+
+DJANGO = "atomic+django-db"
 
 
 LANES = (
     Lane("atomic"),
     Lane("atomic, `-P atomic`", pool="atomic"),
-    Lane("atomic, results in Redis", our_results=False),
-    Lane("Redis", our_broker=False, our_results=False),
+    Lane(f"`-P atomic`, `{DJANGO}`", results=DJANGO, pool="atomic"),
+    Lane("atomic, results in Redis", results="redis"),
+    Lane("Redis", broker="redis", results="redis"),
 )
 
 
@@ -44,20 +65,20 @@ def run(lane: Lane, file: str, ours: str, redis_port: int, directory: Path) -> d
     borrow(directory)
     _change(directory / TESTS / "conftest.py", _POOL, f"return {lane.pool!r}")
     _change(directory / TESTS / "test_canvas.py", _ONLY_REDIS, "if False:")
-    broker, results = lane.urls(ours, f"redis://127.0.0.1:{redis_port}")
     report = directory / "report.xml"
     log = directory / "output.log"
     with log.open("wb") as output:
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-v", "-p", "celery.contrib.pytest", "-p", "no:cacheprovider"),
+                *(("-p", "tests.celery_suite.rows") if lane.in_django else ()),
                 *("--timeout", "300", "--junitxml", str(report), str(TESTS / file)),
             ],
             check=False,  # its report says what failed
             cwd=directory,
             env=os.environ
-            | {"TEST_BROKER": broker, "TEST_BACKEND": results, "WORKER_LOGLEVEL": "INFO"}
-            | {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(redis_port)},
+            | lane.environment(ours, f"redis://127.0.0.1:{redis_port}")
+            | {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(redis_port), "WORKER_LOGLEVEL": "INFO"},
             stderr=subprocess.STDOUT,
             stdout=output,
             timeout=LONGEST_S,

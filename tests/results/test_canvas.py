@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -116,6 +116,17 @@ def test_a_chord_with_an_empty_header(s: Sign) -> None:
 
 def test_a_chord_whose_header_is_a_generator(s: Sign) -> None:
     assert chord((s("add", number, 0) for number in range(20)), s("total")).delay().get(timeout=WAIT_S) == 190
+
+
+def test_parts_run_while_a_generator_makes_others(serving: Fleet, s: Sign) -> None:
+    def header() -> Iterator[Any]:
+        yield s("noted", 0, "early part")
+        yield s("echo", 1)
+        yield s("echo", 2)
+        serving.wait_until(lambda: serving.ledger.counts()["early part"] > 0)
+        yield s("echo", 3)
+
+    assert chord(header(), s("whole")).delay().get(timeout=WAIT_S) == [0, 1, 2, 3]
 
 
 def test_a_chord_one_of_whose_parts_fails(serving: Fleet, s: Sign) -> None:

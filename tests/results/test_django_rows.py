@@ -36,11 +36,6 @@ def _every_chord_is_closed(serving: Fleet) -> Iterator[None]:
 # What these tables cannot say
 
 
-def test_a_chord_that_grows(s: Sign) -> None:
-    error = chord([s("grow", 2), s("echo", "own")], s("whole")).delay().get(timeout=WAIT_S, propagate=False)
-    assert "does not support add_to_chord" in str(error)
-
-
 def test_a_part_that_has_no_row_lets_the_chord_fail(s: Sign) -> None:
     header = [s("echo", 1).set(ignore_result=True), s("echo", 2)]
     error = chord(header, s("whole")).delay().get(timeout=WAIT_S, propagate=False)

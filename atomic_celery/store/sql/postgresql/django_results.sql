@@ -41,6 +41,12 @@ INSERT INTO django_celery_results_chordcounter (group_id, sub_tasks, count)
 SELECT group_id, sub_tasks, count
   FROM json_to_recordset(:counters::json) AS item (group_id text, sub_tasks text, count integer);
 
+-- name: grow_counter :exec
+-- Count more parts of a chord.
+UPDATE django_celery_results_chordcounter
+   SET count = count + :more::integer, sub_tasks = (sub_tasks::jsonb || :sub_tasks::jsonb)::text
+ WHERE group_id = :group_id;
+
 -- name: count_parts :many
 -- Count parts of chords that ended, each named once for each of its parts; return how many are left of each.
 WITH ended AS MATERIALIZED (

@@ -38,6 +38,16 @@ INSERT INTO django_celery_results_chordcounter (group_id, sub_tasks, count)
 SELECT json_extract(value, '$.group_id'), json_extract(value, '$.sub_tasks'), json_extract(value, '$.count')
   FROM json_each(:counters);
 
+-- name: grow_counter :exec
+-- Count more parts of a chord.
+UPDATE django_celery_results_chordcounter
+   SET count = count + :more,
+       sub_tasks = (SELECT json_group_array(json(part.value))
+                      FROM (SELECT value FROM json_each(sub_tasks)
+                            UNION ALL
+                            SELECT value FROM json_each(:sub_tasks)) AS part)
+ WHERE group_id = :group_id;
+
 -- name: count_parts :many
 -- Count parts of chords that ended, each named once for each of its parts; return how many are left of each.
 UPDATE django_celery_results_chordcounter
