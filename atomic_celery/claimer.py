@@ -36,6 +36,9 @@ LADDER_S = (0.02, 0.2, 2.0, 8.0)
 DEAF_LADDER_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The same while nothing can be heard."""
 
+KEEN_FOR_S = 0.25  # whoever got something expects more at any moment
+PAUSE_S = 0.002  # before stragglers are looked for: a short task ends meanwhile, and one transaction does for both
+ASIDE_EVERY_S = 0.1  # there is time for other things while claims end
 FULL_SCAN_EVERY_S = 1.0
 TAKE_EVERY_S = 10.0
 MOST_TAKEN_AT_ONCE = 100
@@ -109,7 +112,7 @@ class Claimer:
         self._gate = Gate(store, holder, settings.lease_ms)
         self._backoff, self._retry_at_s = Backoff(), 0.0
         self._look_at_s = self._full_scan_at_s = self._take_at_s = 0.0
-        self._touched_s = self._touch_at_s = 0.0
+        self._touched_s = self._touch_at_s = self._aside_at_s = self._keen_until_s = 0.0
         self._in_vain = 0
         self._has_changed = False
         self._slumber = Slumber(store, sleeper)
@@ -177,7 +180,7 @@ class Claimer:
 
     def sleep(self, at_most_s: float) -> bool:
         """Wait until rung or woken; True if so."""
-        heard = self._slumber.sleep(at_most_s)
+        heard = self._slumber.sleep(at_most_s, keen=clock.monotonic_s() < self._keen_until_s)
         changed, self._has_changed = self._has_changed, False
         if changed or self._slumber.rung:
             self.look_again()
@@ -240,7 +243,11 @@ class Claimer:
         got = self._exchange(consumer, wants, from_the_start=thorough)
         if wanted and thorough:
             self._full_scan_at_s = now_s + FULL_SCAN_EVERY_S
+        self._keen_until_s = now_s + KEEN_FOR_S if got else self._keen_until_s
         self.post.send()
+        if len(self.endings) and now_s < self._aside_at_s:
+            return 0.0
+        self._aside_at_s = now_s + ASIDE_EVERY_S
         self._touch(consumer, demand, now_s)
         busy = self._take(consumer, demand.no_ack_queue_ids, now_s)
         if self._upkeep.turn(calm=self._slumber.armed):
@@ -250,7 +257,7 @@ class Claimer:
             return 0.0
         if wanted and not thorough:
             self._full_scan_at_s = 0.0  # too little behind the cursors: perhaps there is something before them
-            return 0.0
+            return PAUSE_S if got else 0.0
         return self._rest_s(demand, now_s, looked=wanted > 0)
 
     def _hear(self, demand: Demand) -> None:

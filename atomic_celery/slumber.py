@@ -44,12 +44,12 @@ class Slumber:
         if self._asleep and self._doorbell is not None:
             self._doorbell.ring()
 
-    def sleep(self, at_most_s: float) -> bool:
-        """Sleep until woken or rung; True if so."""
+    def sleep(self, at_most_s: float, *, keen: bool = False) -> bool:
+        """Sleep until woken or rung; True if so. *keen*: a message is expected at any moment."""
         if self._doorbell is None:
             self._doorbell = self._store.doorbell(self._sleeper)
         self._asleep = True  # before looking whether we were woken: `wake` does it the other way round
-        ended = self._doorbell.wait(0 if self._woken else at_most_s)
+        ended = self._doorbell.wait(0 if self._woken else at_most_s, keen=keen)
         self._asleep = False
         woken, self._woken = self._woken, False
         if self._doorbell.heard or (ended and not woken):

@@ -29,6 +29,9 @@ LADDER_S = (0.02, 0.2, 1.0)
 DEAF_LADDER_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 """The same while nothing can be heard."""
 
+KEEN_FOR_S = 0.25
+"""How long after somebody came a result is expected at any moment."""
+
 WATCH_FOR_S = 120.0
 IDLE_S = 60.0
 """How long the thread stays, and its connection open, when nobody waits."""
@@ -94,10 +97,11 @@ class Listener:
 
     def _run(self) -> None:
         assert self._doorbell is not None
-        idle_until_s = clock.monotonic_s() + IDLE_S
+        idle_until_s, keen_until_s = clock.monotonic_s() + IDLE_S, 0.0
         while True:
-            self._heed()
             now_s = clock.monotonic_s()
+            if self._heed():
+                keen_until_s = now_s + KEEN_FOR_S
             if self._awaited or self._watched:
                 wait_s, idle_until_s = self._turn(now_s), now_s + IDLE_S
             elif self._dismissed or now_s >= idle_until_s:
@@ -106,7 +110,8 @@ class Listener:
                 continue
             else:
                 wait_s = idle_until_s - now_s
-            if self._doorbell.wait(wait_s) and self._doorbell.listening:
+            keen = bool(self._awaited) and now_s < keen_until_s
+            if self._doorbell.wait(wait_s, keen=keen) and self._doorbell.listening:
                 self._in_vain = 0
 
     def _let_go(self) -> bool:
@@ -141,10 +146,12 @@ class Listener:
         self._watched.clear()
         return 0.0
 
-    def _heed(self) -> None:
-        """Take note of who has come and gone."""
+    def _heed(self) -> bool:
+        """Take note of who has come and gone; True if somebody came."""
+        anybody = False
         while self._requests:
             came, who, task_ids = self._requests.popleft()
+            anybody |= came
             for task_id in task_ids:
                 if came:
                     self._awaited.setdefault(task_id, []).append(who)
@@ -153,6 +160,7 @@ class Listener:
                         waiting.remove(who)
                     if not waiting:
                         del self._awaited[task_id]
+        return anybody
 
     def _look_and_watch(self, began_s: float) -> float:
         self._look(list(self._awaited))

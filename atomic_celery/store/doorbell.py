@@ -29,13 +29,15 @@ _COMMIT_CHECK_S = 0.020
 _QUICK_CHECK_S, _QUICK_FOR_S = 0.004, 1.0
 """How often to look for commits, and for how long, once there was one: others often follow."""
 
+_KEEN_CHECK_S = 0.001
+"""How often, by somebody who knows that one is to come at any moment."""
+
 
 class Ear(Protocol):
     """What hears the database."""
 
-    @property
-    def patience_s(self) -> float:
-        """How long to sleep before asking `heard` again, unless `fileno` has something sooner."""
+    def patience_s(self, *, keen: bool) -> float:
+        """Return how long to sleep before asking `heard` again, unless `fileno` has something sooner."""
         ...
 
     @property
@@ -81,8 +83,12 @@ class Doorbell:
         with contextlib.suppress(OSError):  # full: it has been rung; closed: nobody waits
             self._button.send(b"!")
 
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until rung, at most *timeout_s*; True: have a look."""
+    def wait(self, timeout_s: float, *, keen: bool = False) -> bool:
+        """Sleep until rung, at most *timeout_s*; True: have a look.
+
+        Args:
+            keen: Whether a ring is expected at any moment, so that it is worth some effort to hear it at once.
+        """
         started_s = clock.monotonic_s()
         while True:
             # Both are emptied: one look answers whatever came before it.
@@ -97,7 +103,7 @@ class Doorbell:
                 if waited_s >= LOOK_EVERY_S:
                     return True
                 left_s = min(left_s, LOOK_EVERY_S - waited_s)
-            self._sleep(min(left_s, self._ear.patience_s))
+            self._sleep(min(left_s, self._ear.patience_s(keen=keen)))
 
     def close(self) -> None:
         """Stop listening and end a `wait` that goes on. Safe to repeat."""
@@ -142,7 +148,10 @@ class NoEar:
     """Nothing can be heard, as behind a pooler that shares sessions between clients."""
 
     listening = False
-    patience_s = LOOK_EVERY_S
+
+    def patience_s(self, *, keen: bool) -> float:  # noqa: ARG002
+        """Return when to look anyway."""
+        return LOOK_EVERY_S
 
     def heard(self) -> bool:
         """Say no."""
@@ -196,9 +205,10 @@ class CommitEar:
         self._version: int | None = None
         self._heard_at_s = -math.inf
 
-    @property
-    def patience_s(self) -> float:
-        """How long to sleep between two looks."""
+    def patience_s(self, *, keen: bool) -> float:
+        """Return how long to sleep between two looks."""
+        if keen:
+            return _KEEN_CHECK_S
         return _QUICK_CHECK_S if clock.monotonic_s() - self._heard_at_s < _QUICK_FOR_S else _COMMIT_CHECK_S
 
     @property
@@ -246,8 +256,6 @@ class ListenEar:
     consumer from hearing its own process.
     """
 
-    patience_s = 3600.0  # the line itself wakes its consumer
-
     def __init__(self, database: Database, name: str, ring: Callable[[], None]) -> None:
         self._database, self._ring = database, ring
         listen = database.statements.of("doorbell")["listen"].parts[0]
@@ -261,6 +269,10 @@ class ListenEar:
     def listening(self) -> bool:
         """Whether the line stands."""
         return self._line is not None
+
+    def patience_s(self, *, keen: bool) -> float:  # noqa: ARG002
+        """Return that there is no hurry: the line itself wakes its consumer."""
+        return 3600.0
 
     def heard(self) -> bool:
         """Whether a NOTIFY came; without a line, see to one."""

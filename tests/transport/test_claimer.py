@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atomic_celery import errors
-from atomic_celery.claimer import Claimer, Hooks, Lanes
+from atomic_celery.claimer import PAUSE_S, Claimer, Hooks, Lanes
 from atomic_celery.demand import Demand, Want
 from atomic_celery.endings import Ending
 from atomic_celery.lease import LeaseKeeper
@@ -66,7 +66,7 @@ def publish(store: Store, queue: Queue, count: int, **parts: Any) -> None:
 
 def turn(claimer: Claimer) -> None:
     """Take turns until there is nothing more to do."""
-    while claimer.turn() == 0:
+    while claimer.turn() <= PAUSE_S:
         pass
 
 
