@@ -239,7 +239,9 @@ class Controller:
         with self._writing("planning"):
             self._store.controllers.keep(TERM, self._memory.document(), document)
             self._store.controllers.add_sample(sample)
-            forgotten = self._store.hosts.count_listing(decided.listed, decided.missing, LISTINGS_TO_FORGET)
+            forgotten = self._store.hosts.count_listing(
+                decided.listed, decided.missing, LISTINGS_TO_FORGET, silent_ms=self._stale_ms
+            )
             for news in decided.news:
                 self._record(news.what, news.instance)
             for instance in forgotten:

@@ -197,12 +197,9 @@ class _Planning:
         return (name, *self.places[name].host_ids)
 
     def _missing_drains(self) -> tuple[str, ...]:
-        """Name the drained instances that were listed once, are not now, and on which nobody lives."""
-        living = {host.provider_id for host in self.seen.hosts if host.fresh}
+        """Name the drained instances that were listed once and are not now."""
         known = self.memory.instances
-        return tuple(
-            name for name in self.seen.drains if name in known and name not in self.places and name not in living
-        )
+        return tuple(name for name in self.seen.drains if name in known and name not in self.places)
 
     # Removing
 

@@ -240,20 +240,26 @@ class Hosts(Noun):
                 and self._one("begin_removal", instance=instance) is not None
             )
 
-    def count_listing(self, listed: Sequence[str], missing: Sequence[str], forget_after: int) -> _Instances:
+    def count_listing(
+        self, listed: Sequence[str], missing: Sequence[str], forget_after: int, *, silent_ms: int
+    ) -> _Instances:
         """Count a listing of the provider's for each drain; return the instances whose drains were forgotten by it.
+
+        No drain is forgotten while a host on its instance reports.
 
         Args:
             listed: Instances that are in it.
             missing: Drained instances that are not.
             forget_after: After how many listings in a row that lack it a drain is forgotten.
+            silent_ms: A host that has said nothing for so long does not report.
 
-        Atomicity: one transaction.
+        Atomicity: one transaction, wholly before or wholly after each registration.
         """
         with self._database.transaction("hosts.listing"):
+            self._exec("hold_drains")
             if listed:
                 self._exec("listed", instances=list(listed))
-            missed = self._many("not_listed", instances=list(missing)) if missing else []
+            missed = self._many("not_listed", instances=list(missing), silent_ms=silent_ms) if missing else []
             forgotten = [str(instance) for instance, times in missed if times >= forget_after]
             for instance in forgotten:
                 self._exec("forget_removed", instance=instance)

@@ -108,7 +108,7 @@ class LocalFleet:
         while not self._watching.wait(0.25):
             unfinished = self.store.loads.work(None, 1_000_000)
             self.seen.append(
-                Seen(time.monotonic() - began_s, len(self.store.hosts.list()), unfinished.ready + unfinished.running)
+                Seen(time.monotonic() - began_s, len(self.store.hosts.list()), unfinished.waiting + unfinished.running)
             )
 
     def close(self) -> None:

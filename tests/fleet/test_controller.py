@@ -207,6 +207,22 @@ def test_a_drain_is_forgotten_after_three_listings_and_by_a_new_controller_as_we
     assert len(scene.events("drain-forgotten")) == 1
 
 
+def test_a_drain_is_kept_while_the_host_of_an_instance_that_is_not_listed_any_more_still_reports(scene: Scene) -> None:
+    scene.cloud.make("a")
+    scene.up("a")
+    scene.store.hosts.drain("a", "", "somebody")
+    scene.controller.turn()
+    scene.cloud.hidden = {"a"}
+    for _ in range(6):
+        scene.up("a")
+        scene.pass_s(10)
+    assert [drain.missed_listings for drain in scene.store.hosts.drains()] == [0]
+    scene.leave("a")
+    scene.pass_s(30, step_s=10)
+    assert scene.store.hosts.drains() == []
+    assert len(scene.events("drain-forgotten")) == 1
+
+
 def test_one_listing_that_misses_an_instance_forgets_nothing(scene: Scene) -> None:
     scene.cloud.make("a")
     scene.up("a", idle_ms=5 * MINUTE_MS)

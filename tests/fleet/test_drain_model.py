@@ -19,6 +19,7 @@ from tests.store.desk import LEASE_MS, Desk
 from tests.store.test_hosts import host
 
 STALE_MS = 15_000
+LISTINGS = 3
 INSTANCES = {"vm-1": ("h1", "h2"), "vm-2": ("h3",)}
 NAMELESS = "h3"
 """A host that does not know its instance; the provider does."""
@@ -47,6 +48,8 @@ class Fleet(Machine):
         self.drained: set[str] = set()
         self.removing: set[str] = set()
         self.gone: set[str] = set()
+        self.missed = 0
+        """How many listings in a row lacked the first instance."""
         self.held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in HOSTS}
         """What each host holds: id, fence, until when."""
 
@@ -132,7 +135,18 @@ class Fleet(Machine):
         if instance in self.removing:
             assert not self.store.hosts.undrain(instance)
         else:
-            self.drained.discard(instance)
+            self._forget(instance)
+
+    @rule()
+    def list_without_the_first_instance(self) -> None:
+        instance, *_ = INSTANCES
+        forgotten = self.store.hosts.count_listing([], [instance], LISTINGS, silent_ms=STALE_MS)
+        fresh = any(self._fresh(name) for name in INSTANCES[instance])
+        self.missed = self.missed + 1 if instance in self.drained and not fresh else 0
+        assert forgotten == ([instance] if self.missed == LISTINGS else [])
+        if forgotten:
+            self._forget(instance)
+            self.removing.discard(instance)
 
     @rule(instance=PLACES)
     def remove(self, instance: str) -> None:
@@ -149,6 +163,11 @@ class Fleet(Machine):
         for instance in self.gone:
             assert not holders & set(INSTANCES[instance])
             assert not self._holds(instance)
+
+    def _forget(self, instance: str) -> None:
+        self.drained.discard(instance)
+        if instance == next(iter(INSTANCES)):
+            self.missed = 0
 
     def _fresh(self, name: str) -> bool:
         return name in self.reported and self.reported[name] > self.desk.now_ms - STALE_MS

@@ -355,11 +355,6 @@ def test_drained_instances_are_counted_as_listed_or_missing() -> None:
     assert (decided.listed, decided.missing) == (("a",), ("b",))
 
 
-def test_a_drain_is_not_forgotten_while_a_host_of_it_lives() -> None:
-    seen = see(hosts=[host("h", on="b", draining=True)], drained={"b": MINUTE_MS})
-    assert plan(seen, knows("b"), POLICY).missing == ()
-
-
 def test_an_instance_is_known_as_long_as_its_drain_is() -> None:
     memory, seen = knows("b"), see(drained={"b": MINUTE_MS})
     for turn in range(5):

@@ -117,7 +117,10 @@ def test_a_drain_is_not_taken_back_once_the_removal_has_begun(store: Store) -> N
 def test_a_drain_is_forgotten_after_three_listings_in_a_row_without_its_instance(store: Store) -> None:
     drain(store)
     drain(store, "other")
-    count = store.hosts.count_listing
+
+    def count(listed: list[str], missing: list[str], forget_after: int) -> list[str]:
+        return store.hosts.count_listing(listed, missing, forget_after, silent_ms=STALE_MS)
+
     assert count(["other"], ["vm"], 3) == []
     assert count(["other"], ["vm"], 3) == []
     assert count(["other", "vm"], [], 3) == []
@@ -129,11 +132,28 @@ def test_a_drain_is_forgotten_after_three_listings_in_a_row_without_its_instance
     assert not store.hosts.register(host("h1", provider_id="vm")).draining
 
 
-def test_a_drain_that_is_forgotten_lets_the_hosts_that_are_there_serve(store: Store) -> None:
+def test_a_drain_that_is_forgotten_lets_the_hosts_that_are_there_serve(desk: Desk) -> None:
+    store = desk.store
     store.hosts.register(host("h1", provider_id="vm"))
     drain(store)
-    store.hosts.count_listing([], ["vm"], 1)
+    desk.pass_ms(STALE_MS)
+    assert store.hosts.count_listing([], ["vm"], 1, silent_ms=STALE_MS) == ["vm"]
     assert not draining(store)
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+def test_no_drain_is_forgotten_while_a_host_on_its_instance_reports(desk: Desk, names_it: bool) -> None:
+    """The provider does not list it any more, but its machine still shuts down."""
+    hosts = desk.store.hosts
+    hosts.register(host("h1", provider_id="vm" if names_it else None))
+    instance = hosts.drain("h1", "", "controller").instance
+    for _ in range(10):
+        assert hosts.count_listing([], [instance], 3, silent_ms=STALE_MS) == []
+        desk.pass_ms(5000)
+        hosts.report("h1", "b1", BUSY)
+    hosts.leave("h1", "b1")
+    counts = [hosts.count_listing([], [instance], 3, silent_ms=STALE_MS) for _ in range(3)]
+    assert counts == [[], [], [instance]]
 
 
 def test_an_idle_host_says_since_when(desk: Desk) -> None:

@@ -130,9 +130,14 @@ UPDATE atomic_drain SET removing_ms = coalesce(removing_ms, {now_ms}) WHERE inst
 UPDATE atomic_drain SET missed_listings = 0 WHERE missed_listings > 0 AND instance IN (SELECT json_array_elements_text(:instances::json));
 
 -- name: not_listed :many
--- Count a listing that these instances are missing from; return those that have been missing so often.
+-- Count a listing that these instances are missing from, or start anew where a host on one has reported lately: it is
+-- still there, whatever the provider says. Return how many in a row each has been missing from.
 UPDATE atomic_drain
-   SET missed_listings = missed_listings + 1
+   SET missed_listings = CASE WHEN EXISTS (SELECT 1
+                                             FROM atomic_host AS h
+                                            WHERE (h.id = atomic_drain.instance OR h.provider_id = atomic_drain.instance)
+                                              AND h.reported_ms > {now_ms} - :silent_ms)
+                              THEN 0 ELSE missed_listings + 1 END
  WHERE instance IN (SELECT json_array_elements_text(:instances::json))
 RETURNING instance, missed_listings;
 
