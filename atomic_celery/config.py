@@ -22,6 +22,9 @@ CLOUDS = ("aws", "gcp", "azure")
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9._-]{1,63}\Z")
 _LABEL_VALUE_LENGTH = 255
+_LONGEST_S = 10 * 365 * 24 * 3600
+_MOST = {"s": _LONGEST_S, "ms": _LONGEST_S * 1000}
+_MOST_OF_A_THING = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class Settings:
 
 
 def _problems(settings: Settings) -> Iterable[str]:
+    yield from _number_problems(settings)
     if not _PREFIX.match(settings.prefix):
         yield (f"prefix must be 1 to 24 characters of a-z, 0-9 and _, starting with a letter, got {settings.prefix!r}")
     if settings.lease_margin_s <= 0 or settings.lease_s <= settings.lease_margin_s:
@@ -109,6 +113,15 @@ def _problems(settings: Settings) -> Iterable[str]:
     if len(credentials) > 1:
         yield f"{' and '.join(credentials)} are set; a database takes exactly one credential"
     yield from _label_problems(settings.labels)
+
+
+def _number_problems(settings: Settings) -> Iterable[str]:
+    """Name the numbers that are out of all bounds, or none (NaN): no comparison would find those."""
+    for name in _FIELD_NAMES:
+        value = getattr(settings, name)
+        most = _MOST.get(name.rpartition("_")[2], _MOST_OF_A_THING)
+        if isinstance(value, int | float) and not 0 <= value <= most:
+            yield f"{_key(name)} must be a number from 0 to {most}, got {value:g}"
 
 
 def _label_problems(labels: Mapping[str, str]) -> Iterable[str]:
@@ -165,6 +178,7 @@ def _key(field_name: str) -> str:
 
 
 _FIELDS: dict[str, dataclasses.Field[Any]] = {_key(f.name): f for f in dataclasses.fields(Settings)}
+_FIELD_NAMES = [field.name for field in _FIELDS.values()]
 
 
 def _field_of(key: str) -> str:
@@ -181,7 +195,7 @@ def _convert(name: str, value: Any) -> Any:
     convert = next(convert for word, convert in _CONVERTERS if kind.startswith(word))
     try:
         return convert(value)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"atomic_{_key(name)}: expected {kind}, got {value!r}") from error
 
 

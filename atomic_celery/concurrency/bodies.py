@@ -1,14 +1,23 @@
-"""Where a task's body ends: what is published from then on is part of the task's end."""
+"""Where a task's body ends: what is published from then on is part of the task's end.
+
+A process that the body has forked ends there, too. It would go on as a second pool process under the same name, and
+each would take away from the other what the host says.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import nullcontext
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from atomic_celery import current
 from atomic_celery.outbox import Outbox
+
+logger = logging.getLogger(__name__)
 
 ON_SUCCESS = "on_success"
 """What a task's `atomic_publish` is whose messages are to go out only if it succeeds."""
@@ -26,13 +35,40 @@ def _marked(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     def body(*args: Any, **kwargs: Any) -> Any:
         outbox = _outbox(task)
         if outbox is None:
-            return run(*args, **kwargs)
+            with _alone():
+                return run(*args, **kwargs)
         _let_chords_go_at_once(task.backend)
         outbox.keeps_back = getattr(task, "atomic_publish", None) == ON_SUCCESS
-        with outbox.body():
+        with outbox.body(), _alone():
             return run(*args, **kwargs)
 
     return body
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let only the process leave this block that has entered it; one that was forked inside ends, as a program does."""
+    pid, code = os.getpid(), 0
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == pid:
+            raise
+        code = _exit_code(error)
+    if os.getpid() != pid:
+        try:
+            logger.warning("A process that a task has forked came back from the task's body, and ends with %d", code)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        return error.code or 0
+    logger.error("A process that a task has forked failed", exc_info=error)
+    return 1
 
 
 def _closing(task: Any, on_replace: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ from atomic_celery import config
 from atomic_celery.config import Settings, from_sources
 from atomic_celery.errors import ConfigError
 
+NUMBERS = [each.name for each in dataclasses.fields(Settings) if str(each.type).startswith(("int", "float"))]
+
 
 def test_the_defaults_are_those_the_documentation_states() -> None:
     settings = Settings()
@@ -50,6 +52,14 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 def test_a_bad_value_is_refused_with_its_reason(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         from_sources(given, env={})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "-1"])
+def test_a_number_is_one_that_can_be_counted_with(name: str, value: str) -> None:
+    key = name.removesuffix("_s")
+    with pytest.raises(ConfigError, match=rf"{key}\b.*(?:from 0 to|expected int)"):
+        from_sources({key: value}, env={})
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -112,6 +112,20 @@ def die(self, times: int, how: str = "kill") -> int:
     return fence
 
 
+@app.task
+def come_back_twice(how: str) -> int:
+    """Fork, let both processes leave the body, and return how the other one ended."""
+    forked = os.fork()
+    if forked:
+        _, status = os.waitpid(forked, 0)
+        return os.waitstatus_to_exitcode(status)
+    if how == "sys.exit":
+        sys.exit(7)
+    if how == "raise":
+        raise ValueError("on purpose")
+    return -1
+
+
 @app.task(reject_on_worker_lost=False)
 def die_once() -> None:
     """End its own process, and ask to be failed for it."""

@@ -116,3 +116,17 @@ def test_how_long_a_task_has_waited_counts_from_when_it_could_begin(fleet: Fleet
     waited = [bucket for bucket in fleet.store.traffic.read(0, 60) if bucket.kind == "waited"]
     assert sum(bucket.count for bucket in waited) == 4
     assert sum(bucket.count for bucket in waited if bucket.band >= band_of(1000)) == 3
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("sys.exit", 7), ("raise", 1)])
+def test_a_process_that_a_task_forks_is_no_second_child(fleet_with_results: Fleet, how: str, code: int) -> None:
+    fleet = fleet_with_results
+    worker = fleet.worker().start()
+    assert fleet.send("come_back_twice", how).get(timeout=30) == code
+    for number in range(50):
+        fleet.send("note", str(number))
+    assert fleet.wait_done(50) == [str(number) for number in range(50)]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert fleet.unfinished() == 0
+    assert "came back from the task's body" in worker.log
