@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from atomic_celery import names
 from atomic_celery.errors import ConfigError
 
 MISSED = ("skip", "last", "all")
@@ -112,6 +113,10 @@ def _problems(settings: Settings) -> Iterable[str]:
     credentials = [name for name in ("password_file", "token_file", "auth") if getattr(settings, name)]
     if len(credentials) > 1:
         yield f"{' and '.join(credentials)} are set; a database takes exactly one credential"
+    for name in ("beat_name", "provider_id"):
+        value = getattr(settings, name)
+        if value is not None and not names.is_storable(value):
+            yield f"{name} holds NUL or half a surrogate pair, which no database stores: {value!r}"
     yield from _label_problems(settings.labels)
 
 
@@ -130,6 +135,8 @@ def _label_problems(labels: Mapping[str, str]) -> Iterable[str]:
             yield f"label {key!r}: a key is 1 to 63 letters, digits, '.', '_' or '-'"
         if len(value) > _LABEL_VALUE_LENGTH:
             yield f"label {key!r}: a value has at most {_LABEL_VALUE_LENGTH} characters"
+        if not names.is_storable(value):
+            yield f"label {key!r}: a value holds no NUL and no half of a surrogate pair, got {value!r}"
 
 
 def from_sources(*sources: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
