@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 try:
     import prometheus_client
     from prometheus_client import core
-except ImportError:  # pragma: no cover - said by `require`
+except ImportError:  # pragma: no cover - said by `Exposition`
     prometheus_client = None  # type: ignore[assignment]
 
 _FLEET = {
@@ -35,23 +35,18 @@ _FLEET = {
 }
 
 
-def require() -> None:
-    """Make sure that what this needs is installed.
+class Exposition:
+    """Writes readings as Prometheus text.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: What this needs is not installed.
     """
-    if prometheus_client is None:
-        raise ConfigError("metrics need prometheus-client: pip install 'atomic_celery[metrics]'")
-
-
-class Exposition:
-    """Writes readings as Prometheus text."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, reader: Reader) -> None:
-        require()
+        if prometheus_client is None:
+            raise ConfigError("metrics need prometheus-client: pip install 'atomic_celery[metrics]'")
         self._reader = reader
         self._registry = prometheus_client.CollectorRegistry(auto_describe=False)
         self._registry.register(self)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,10 @@ from atomic_celery.provisioners.configuration import LocalWorkers
 
 _KILL_AFTER_S = 30.0
 """How long a worker may take to end that is to be removed; it holds nothing then."""
+_LOGS_KEPT = 20
+"""Of how many workers that have ended what they said is kept."""
+_LOG_BYTES = 16 * 2**20
+"""How much of what one worker says is kept, and once more as much of what it said before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class LocalProvisioner:
     def list(self, permit: Permit) -> tuple[Instance, ...]:
         """Return the workers that run, and those that ended with an error; one that ended well is forgotten."""
         permit.require("listing workers")
+        self._bound_logs()
         return tuple(self._instance(note, state) for note, state in self._look().items())
 
     def scale_to(self, target: int, permit: Permit, *, add: int) -> None:
@@ -85,6 +91,21 @@ class LocalProvisioner:
             if note is not None and (state := self._state(note)) is not None:
                 seen[note] = state
         return seen
+
+    def _bound_logs(self) -> None:
+        """Cut long logs short, and remove those of workers that ended longest ago."""
+        ended = []
+        for log in self._directory.glob("*.log"):
+            with contextlib.suppress(OSError):  # another controller may do the same
+                seen = log.stat()
+                if seen.st_size > _LOG_BYTES:
+                    shutil.copyfile(log, log.with_suffix(".log.1"))
+                    os.truncate(log, 0)  # its worker goes on appending
+                if not log.with_suffix(".json").exists():
+                    ended.append((seen.st_mtime, log))
+        for _, log in sorted(ended)[:-_LOGS_KEPT]:
+            for path in (log, log.with_suffix(".log.1")):
+                path.unlink(missing_ok=True)
 
     def _state(self, note: _Note) -> InstanceState | None:
         """Return a worker's state; None, and no note of it, when it is done with."""

@@ -60,9 +60,7 @@ class Limits(Noun):
         said = dataclasses.asdict(limit)
         said.pop("name")
         with self._database.transaction("limits.redeclare"):
-            changed = [row[0] for row in self._many("change_task", **said)]
-            for limit_id in changed:
-                self._exec("count_in", limit_id=limit_id)
+            changed = self._many("change_task", **said)
         self._known.clear()
         return len(changed)
 
@@ -161,12 +159,10 @@ class Limits(Noun):
             self._exec("insert", limits=new)
             found = self._find(names)
         for limit in limits:
-            limit_id, *has, stale = found[limit.name]
+            _, *has, stale = found[limit.name]
             says = [limit.max_running, limit.rate_starts, limit.rate_ms]
             if has != says or stale:
                 self._exec("change", **{key: getattr(limit, key) for key in ("name", *_VALUES)})
-            if has[0] is None and limit.max_running is not None:
-                self._exec("count_in", limit_id=limit_id)
         return {name: row[0] for name, row in found.items()}
 
     def _find(self, names: Sequence[str]) -> dict[str, Row]:

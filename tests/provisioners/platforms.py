@@ -371,6 +371,7 @@ class Gh(Platform):
     """`gh`, whose runs are listed a while after they were asked for."""
 
     commands: ClassVar = {"run list": "list", "workflow run": "dispatch", "run cancel": "cancel"}
+    filters: ClassVar = ("queued", "completed", "in_progress", "requested", "waiting", "pending")
 
     def name_of(self, number: int) -> str:
         return str(9_000_000_000 + number)
@@ -388,6 +389,8 @@ class Gh(Platform):
     def list(self, argv: list[str]) -> Any:
         given = Arguments("run list", "--repo", "--workflow", "--status", "--limit", "--json").parse_args(argv)
         self._require_repository(given)
+        if given.status not in self.filters:
+            raise Refused(1, f'invalid argument "{given.status}" for "-s, --status" flag')
         visible = self.instances[: len(self.instances) - self.state.get("unlisted", 0)]
         runs = [
             {"createdAt": f"{CREATED}Z", "databaseId": int(each["name"]), "status": each["state"]}

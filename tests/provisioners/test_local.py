@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from atomic_celery import identity
 from atomic_celery.errors import CallGivenUp, ConfigError, ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
-from atomic_celery.provisioners import LocalProvisioner
+from atomic_celery.provisioners import LocalProvisioner, local
 from atomic_celery.provisioners.configuration import LocalWorkers
 from tests.provisioners.conftest import ids, states
 from tests.support.clocks import ManualClock
@@ -98,6 +99,38 @@ def test_a_worker_that_cannot_start_has_failed_until_it_is_removed(
 
 def logs(directory: Path) -> str:
     return "\n".join(path.read_text() for path in directory.glob("*.log"))
+
+
+def test_logs_of_workers_that_ended_are_kept_of_the_last_ones_only(
+    directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LOGS_KEPT", 2)
+    made = LocalProvisioner(workers(directory))
+    note(directory, "local-0", os.getpid(), identity.start_of(os.getpid()) or "")
+    for number in range(5):
+        for suffix in (".log", ".log.1"):
+            path = directory / f"local-{number}{suffix}"
+            path.write_text("said")
+            os.utime(path, (number, number))
+    made.list(permit)
+    left = {path.name for path in directory.glob("*.log*")}
+    assert left == {f"local-{number}{suffix}" for number in (0, 3, 4) for suffix in (".log", ".log.1")}
+
+
+def test_a_log_that_grows_long_is_cut_short_under_a_worker_that_goes_on(
+    directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LOG_BYTES", 10)
+    made = LocalProvisioner(workers(directory))
+    note(directory, "local-0", os.getpid(), identity.start_of(os.getpid()) or "")
+    log = directory / "local-0.log"
+    with log.open("a") as said:
+        print("more than ten", file=said, flush=True)
+        made.list(permit)
+        print("on", file=said, flush=True)
+        made.list(permit)
+    assert log.read_text() == "on\n"
+    assert (directory / "local-0.log.1").read_text() == "more than ten\n"
 
 
 @pytest.fixture

@@ -133,6 +133,14 @@ def test_runs_that_are_listed_late_are_not_asked_for_again(stage: Stage, permit:
 
 
 @pytest.mark.parametrize("stage", ["github-actions"], indirect=True)
+def test_runs_are_listed_whatever_they_wait_for_until_they_are_over(stage: Stage, permit: Permit) -> None:
+    for state in ("requested", "waiting", "pending", "queued", "in_progress", "completed"):
+        stage.write(instances=[{"name": "9000000001", "state": state}])
+        wanted = {"completed": [], "in_progress": ["running"]}.get(state, ["pending"])
+        assert [run.state for run in stage.provisioner.list(permit)] == wanted, state
+
+
+@pytest.mark.parametrize("stage", ["github-actions"], indirect=True)
 def test_a_run_that_moves_on_between_two_calls_counts_once(stage: Stage, permit: Permit) -> None:
     provisioner = stage.provisioner
     assert isinstance(provisioner, CommandProvisioner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atomic_celery import payload
 from atomic_celery.provisioners.redaction import MASK, redact
 
 
@@ -41,6 +42,12 @@ def test_a_secret_that_is_a_part_of_another() -> None:
         ('{"access_token": "s3cr3t value", "x": 1}', "s3cr3t value"),
         ("'client_secret': 's3cr3t'", "s3cr3t"),
         ("--token s3cr3t --name x", "s3cr3t"),
+        ("--access-token=s3cr3t", "s3cr3t"),
+        ("-password s3cr3t", "s3cr3t"),
+        ("password = s3cr3t", "s3cr3t"),
+        ("https://u:s3@cr3t@host/x", "s3"),
+        ("https://u:s3@cr3t@host/x", "cr3t"),
+        ("https://:s3cr3t@host", "s3cr3t"),
         ("--db-password=s3cr3t", "s3cr3t"),
         ("API-KEY: s3cr3t", "s3cr3t"),
         ("https://x/y?sv=1&sig=s3cr3t%3D&se=2", "s3cr3t"),
@@ -72,3 +79,58 @@ def test_what_looks_like_a_secret(said: str, secret: str) -> None:
 )
 def test_what_an_operator_needs_stays(said: str) -> None:
     assert redact(said, {}) == said
+
+
+HOSTILE = [
+    "-" * 100_000,
+    "a" * 100_000,
+    "token" * 20_000,
+    "token-" * 20_000,
+    "-token" * 20_000,
+    "token " * 20_000,
+    "_key" * 25_000 + " ",
+    "a://" * 25_000,
+    "a://b:" * 20_000,
+    "a://b:c@" * 15_000,
+    "a.b+c-" * 20_000 + "://",
+    "'" * 100_000,
+    'token="' * 15_000,
+    "token: '" * 15_000,
+    "eyJ" * 35_000,
+    "eyJa." * 20_000,
+    "bearer " * 15_000,
+    "AKIA" * 25_000,
+    "ghp_" * 25_000,
+    "-----BEGIN A " * 10_000,
+    "-----BEGIN A-----" * 6_000,
+    "=" * 100_000,
+    " " * 100_000,
+]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+def test_hostile_text_takes_no_longer_than_it_is_long(text: str) -> None:
+    """What grows with the square of a hundred thousand outlasts the test."""
+    redact(text, {})
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", [*HOSTILE, "a-" * 50_000 + "://", "http" * 25_000], ids=lambda text: text[:12])
+def test_hostile_text_is_shown_in_pages_as_fast(text: str) -> None:
+    payload.without_passwords(f"{text} ://")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("https://u:p@ss@host/x", f"https://u:{MASK}@host/x"),
+        ("amqp://:p@host", f"amqp://:{MASK}@host"),
+        ("x postgresql+psycopg://u:p:q@h/d y", f"x postgresql+psycopg://u:{MASK}@h/d y"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
+        ("no url: a:b@c", "no url: a:b@c"),
+        ("a://u:p1@h b://v:p2@h", f"a://u:{MASK}@h b://v:{MASK}@h"),
+    ],
+)
+def test_the_passwords_of_urls_are_shown_in_no_page(said: str, shown: str) -> None:
+    assert payload.without_passwords(said) == shown.replace(MASK, payload.MASK)

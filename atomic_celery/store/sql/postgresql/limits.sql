@@ -41,15 +41,6 @@ RETURNING id;
 -- Which tasks have limits.
 SELECT DISTINCT task FROM atomic_limit WHERE task IS NOT NULL;
 
--- name: count_in :exec
--- Count the claims that there are already against a limit that begins to count.
-INSERT INTO atomic_admitted (limit_id, message_id, fence)
-SELECT :limit_id::bigint, claim.message_id, claim.fence
-  FROM atomic_message AS message
-  JOIN atomic_claim AS claim ON claim.message_id = message.id
- WHERE message.limit_id = :limit_id::bigint
-ON CONFLICT DO NOTHING;
-
 -- name: survey :many hot
 -- What waits at the gates of some queues and might pass, as it looks without a lock; and what else there is to know.
 --   'gated'  message, priority, its limits, and how much room each of them has; lane; how many more may begin that
