@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import subprocess
+
 from atomic_celery.store.schema import Schema
 from tests.cli.conftest import CommandLine, World
 
@@ -13,6 +16,18 @@ def test_a_plan_changes_nothing_and_migrate_does_what_it_said(cli: CommandLine) 
 
     assert applied == {"applied": planned["planned"], "version": planned["target"], "target": planned["target"]}
     assert cli("migrate").stdout == f"Nothing to do: the tables are of version {planned['target']}.\n"
+
+
+def test_several_at_once_upgrade_once(cli: CommandLine) -> None:
+    commands = [cli.command("atomic", "migrate", "--json") for _ in range(3)]
+    running = [
+        subprocess.Popen(command, cwd=cli.directory, env=cli.environment, stdout=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+    said = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    applied = [json.loads(each)["applied"] for each in said]
+    assert sorted(map(bool, applied)) == [False, False, True]
 
 
 def test_a_prefix_of_ones_own_makes_tables_of_ones_own(cli: CommandLine, world: World) -> None:
