@@ -1,4 +1,4 @@
-"""Instances that are drained, vanish, come back: real workers, each tick a controller of its own, a platform in a folder."""
+"""Drained instances that vanish and come back: real workers, each tick a controller of its own, a platform in a folder."""
 
 from __future__ import annotations
 
