@@ -35,7 +35,9 @@ Ring = Callable[[Sequence[int], int], object]
 """Wake up to so many sleepers of each of these queues."""
 
 CROWD = 500
-"""So many children of one root in one statement do not go ahead of what others publish after them: they take turns."""
+"""After so many children of one root, those that the same process publishes go ahead of nobody: they take turns."""
+
+_MOST_ROOTS = 10_000
 
 _WAKE_WITHIN_S = 2.0  # an application that has just committed should not wait for long
 _NOBODY = Holder("", "")
@@ -53,6 +55,7 @@ class Messages(Noun):
         super().__init__(database)
         self._ring, self._limits, self._roots = ring, limits, roots
         self._receipts = Receipts()
+        self._children: dict[str, int] = {}
         self._max_crashes = database.settings.max_crashes
 
     def publish(self, new: Sequence[NewMessage]) -> list[int | None]:
@@ -271,13 +274,19 @@ class Messages(Noun):
         return {row[0] for row in self._many("delete", ids=ids)}
 
     def _open_crowded_roots(self, new: Sequence[NewMessage]) -> None:
-        """Let the children of a root that are published a great many at a time wait at its gate, and take turns."""
-        if len(new) >= CROWD:
-            children = Counter(message.root_id for message in new if message.root_id not in (None, message.task_id))
-            for root_id, count in children.items():
-                if count >= CROWD and root_id is not None:
-                    with self._database.apart():
-                        self._roots.open(root_id)
+        """Let the children of a root of which this process publishes a great many wait at its gate, and take turns."""
+        counts, crowded = self._children, set()  # without a lock: nothing depends on a few more or less
+        for root_id in (message.root_id for message in new if message.root_id not in (None, message.task_id)):
+            if root_id is not None:
+                counts[root_id] = counts.get(root_id, 0) + 1
+                if counts[root_id] >= CROWD:
+                    crowded.add(root_id)
+        for root_id in crowded:
+            with self._database.apart():
+                self._roots.open(root_id)
+            counts[root_id] = 0  # and open it again after as many: meanwhile it may have been forgotten
+        if len(counts) > _MOST_ROOTS:
+            self._children = {}
 
     def _publish(
         self, new: Sequence[NewMessage], limit_ids: Mapping[str, int], *, wake: bool, guest: Guest | None = None

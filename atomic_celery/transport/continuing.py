@@ -7,6 +7,7 @@ rest goes along with the end where there is an outbox for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery import _state
@@ -24,9 +25,10 @@ def set_aside(store: Store, new: Sequence[NewMessage]) -> list[NewMessage]:
     """
     if not new or new[0].task_name is None:
         return list(new)
-    if (box := outbox.of_here(store.journal)) is not None:
-        return box.take(new, joining=store.joining())
     running = _running()
+    if (box := outbox.of_here(store.journal)) is not None and running is not None:
+        continued = [replace(message, again=True) if message.task_id == running.task_id else message for message in new]
+        return box.take(continued, joining=store.joining())
     if running is None or running.outbox is not None:
         return list(new)
     if own := [message for message in new if message.task_id == running.task_id]:

@@ -127,3 +127,12 @@ def parent(self, count: int) -> None:
     """Send children."""
     for number in range(count):
         child.delay(number)
+
+
+@app.task(bind=True)
+def crowding(self, count: int, path: str) -> None:
+    """Send a great many children one by one, and end when a file is there."""
+    for number in range(count):
+        child.delay(number, 0.0)
+    _note("sent")
+    _wait_for(path)

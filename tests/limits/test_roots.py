@@ -57,6 +57,20 @@ def test_a_canvas_is_sent_as_a_root(fleet: Fleet) -> None:
     assert {row.split()[-1] for row in fleet.wait_done(8)} == {"chords"}
 
 
+def test_a_task_that_sends_a_great_many_children_keeps_no_other_root_waiting(fleet: Fleet) -> None:
+    go = fleet.directory / "go"
+    fleet.worker(slots=1).start().wait_line("ready")
+    signature(fleet, "crowding", 700, str(go)).delay()
+    fleet.wait_done(1)
+    assert fleet.ledger.rows() == ["sent"]
+
+    signature(fleet, "child", "other", 0.0).apply_async(root_id="other")
+    go.touch()
+
+    fleet.wait_until(lambda: any(row.startswith("begin other") for row in fleet.ledger.rows()))
+    assert len(fleet.ledger.rows()) < 2 * 200
+
+
 def test_a_paused_root_starts_nothing_and_goes_on(fleet: Fleet) -> None:
     root = Root("r", app=fleet.app)
     assert root.pause()

@@ -270,6 +270,37 @@ def test_a_crowd_keeps_nobody_waiting(desk: Desk, alice: Host) -> None:
     assert rest == ["c", "o"] * 4 or rest == ["o", "c"] * 4
 
 
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_a_crowd_that_comes_one_by_one_keeps_nobody_waiting(desk: Desk, alice: Host, at_once: int) -> None:
+    """As a task does that sends a great many children in a loop, or in many small groups."""
+    for number in range(0, 2 * CROWD, at_once):
+        family = [desk.new(task_id=f"c{number}-{child}", root_id="crowd") for child in range(at_once)]
+        desk.messages.publish(family)
+    desk.publish(task_id="lone", root_id="lone")
+    desk.publish(task_id="o1", root_id="other")
+    alice.turn(limit=0)
+
+    order = [claimed.task_id for _ in range(5) for claimed in alice.claim(1)]
+
+    assert {"lone", "o1"} < set(order)
+    assert seen(desk, "crowd").waiting > 2 * CROWD - 5
+    assert desk.store.roots.get("other") is None
+
+
+def test_a_crowd_that_was_forgotten_is_one_again(desk: Desk, alice: Host) -> None:
+    def publish(name: str) -> None:
+        for number in range(CROWD):
+            desk.publish(task_id=f"{name}{number}", root_id="crowd")
+
+    publish("a")
+    desk.messages.complete([claimed.held for claimed in alice.claim(CROWD)])
+    desk.pass_ms(UNUSED_MS + 1)
+    assert desk.store.roots.forget(10) == 1
+    publish("b")
+
+    assert seen(desk, "crowd").waiting == CROWD
+
+
 def test_a_crowd_is_forgotten_when_it_is_gone(desk: Desk, alice: Host) -> None:
     desk.messages.publish([desk.new(task_id=f"c{number}", root_id="crowd") for number in range(CROWD)])
     desk.pass_ms(UNUSED_MS + 1)
