@@ -76,10 +76,11 @@ class Upkeep:
 
     def _tell_of_budgets(self) -> None:
         """Record, once, that a root comes to the end of its budget, and that it is there."""
-        with self._store.transaction("budgets"):
-            for root_id, percent in self._store.roots.watch():
-                kind: Kind = "root-budget-exceeded" if percent >= SPENT_PERCENT else "root-warned"
-                self._store.events.record(kind, root=root_id, detail={"percent": percent})
+        for root_id, percent in self._store.roots.reached():
+            kind: Kind = "root-budget-exceeded" if percent >= SPENT_PERCENT else "root-warned"
+            with self._store.transaction("budgets"):
+                if self._store.roots.tell(root_id, percent):
+                    self._store.events.record(kind, root=root_id, detail={"percent": percent})
 
     def _promote(self, now_s: float) -> bool:
         self._promoted_s = now_s

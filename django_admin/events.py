@@ -47,7 +47,7 @@ class EventPage(FleetPage):
         page = events[:PAGE_SIZE]
         return {
             **pager(wanted, before=page[-1].id if len(events) > PAGE_SIZE else None),
-            "rows": [(event, details(event)) for event in page],
+            "rows": told(store, page),
             "is_first": not before,
             "kinds": KINDS,
             "export_url": self.address("export"),
@@ -65,7 +65,8 @@ class EventPage(FleetPage):
                 events = store.events.list(**_asked(filters(request, _FILTERS)), limit=KEPT + 1)
         except (errors.AtomicError, DatabaseError) as error:
             return HttpResponse(explained(error), status=503, content_type="text/plain; charset=utf-8")
-        text, content_type = (_csv(events), "text/csv") if kind == "csv" else (_json(events), "application/json")
+        write, content_type = (_csv, "text/csv") if kind == "csv" else (_json, "application/json")
+        text = write(store, events)
         response = HttpResponse(text, content_type=f"{content_type}; charset=utf-8")
         response["Content-Disposition"] = f'attachment; filename="fleet-events.{kind}"'
         return response
@@ -75,18 +76,25 @@ def _asked(wanted: dict[str, str]) -> dict[str, Any]:
     return {name: wanted.get(name) for name in _FILTERS}
 
 
-def details(event: FleetEvent) -> list[tuple[str, str]]:
-    """Return what an event says beside whom it concerns, fit to be shown."""
-    detail = payload.masked(event.detail or {})
-    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in detail.items()]
+def told(store: Store, events: Iterable[FleetEvent]) -> list[tuple[FleetEvent, list[tuple[str, str]]]]:
+    """Return events with what they say beside whom they concern, fit to be shown."""
+    return [
+        (event, [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in detail.items()])
+        for event in events
+        for detail in [_detail(store, event) or {}]
+    ]
 
 
-def _csv(events: Iterable[FleetEvent]) -> str:
+def _detail(store: Store, event: FleetEvent) -> Any:
+    return payload.masked(event.detail, store.settings.mask)
+
+
+def _csv(store: Store, events: Iterable[FleetEvent]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(_COLUMNS)
     for event in events:
-        facts = {**asdict(event), "detail": json.dumps(payload.masked(event.detail))}
+        facts = {**asdict(event), "detail": json.dumps(_detail(store, event))}
         writer.writerow([_harmless(facts[column]) for column in _COLUMNS])
     return text.getvalue()
 
@@ -97,5 +105,5 @@ def _harmless(value: object) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _json(events: Iterable[FleetEvent]) -> str:
-    return json.dumps([{**asdict(event), "detail": payload.masked(event.detail)} for event in events])
+def _json(store: Store, events: Iterable[FleetEvent]) -> str:
+    return json.dumps([{**asdict(event), "detail": _detail(store, event)} for event in events])

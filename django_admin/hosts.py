@@ -12,7 +12,7 @@ from atomic_celery.status import HostStatus
 from atomic_celery.store.searches import HeldView
 from atomic_celery.store.store import Store
 from django_admin.actions import Action, Asked, Field, Outcome, outcome_of
-from django_admin.events import details
+from django_admin.events import told
 from django_admin.pages import Context, FleetPage, filters, pager
 
 PAGE_SIZE = 100
@@ -96,7 +96,7 @@ class HostPage(FleetPage):
         return {
             "host": host,
             "held": _held(store, [key]),
-            "rows": [(event, details(event)) for event in store.events.list(host=key, limit=20)],
+            "rows": told(store, store.events.list(host=key, limit=20)),
         }
 
 

@@ -47,6 +47,9 @@ class FleetModel(models.Model):
 
     class Meta:
         abstract = True
+        app_label = LABEL
+        managed = False
+        default_permissions = ("view",)
 
 
 def _table(name: str) -> str:
@@ -59,11 +62,8 @@ class Overview(FleetModel):
     name = models.TextField(primary_key=True)
     value = models.TextField()
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("setting")
-        default_permissions = ("view",)
         verbose_name = verbose_name_plural = "overview"
 
 
@@ -85,11 +85,8 @@ class Host(FleetModel):
     last_error = models.TextField(null=True)
     draining_ms = models.BigIntegerField(null=True)
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("host")
-        default_permissions = ("view",)
         permissions = (
             ("operate_host", "Can steer hosts: everything below"),
             ("drain_host", "Can drain hosts and take drains back"),
@@ -109,11 +106,8 @@ class Root(FleetModel):
     created_ms = models.BigIntegerField()
     changed_ms = models.BigIntegerField()
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("root")
-        default_permissions = ("view",)
         permissions = (
             ("operate_root", "Can steer roots: everything below"),
             ("pause_root", "Can pause and resume roots"),
@@ -138,11 +132,8 @@ class Message(FleetModel):
     due_ms = models.BigIntegerField(null=True)
     expires_ms = models.BigIntegerField(null=True)
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("message")
-        default_permissions = ("view",)
         permissions = (
             ("operate_message", "Can steer messages: everything below"),
             ("requeue_message", "Can requeue messages, and run delayed ones now"),
@@ -165,11 +156,8 @@ class FleetEvent(FleetModel):
     root = models.TextField(null=True)
     detail = models.TextField(null=True)
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("fleet_event")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"
@@ -185,11 +173,8 @@ class Term(FleetModel):
     renewed_ms = models.BigIntegerField()
     lease_until_ms = models.BigIntegerField()
 
-    class Meta:
-        app_label = LABEL
-        managed = False
+    class Meta(FleetModel.Meta):
         db_table = _table("term")
-        default_permissions = ("view",)
         permissions = (("operate_term", "Can end the term of whoever leads"),)
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from django.db import DatabaseError, connections, router, transaction
 
@@ -61,8 +62,7 @@ def looking(limit_s: float = trouble.READ_LIMIT_S) -> Iterator[Store]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(trouble.bounded(reached, limit_s))
         if (name := alias()) is not None:
-            stack.enter_context(transaction.atomic(using=name))
-            _bound(name, limit_s)
+            stack.enter_context(_bounded(name, limit_s))
         stack.enter_context(reached.at_home())
         yield reached
 
@@ -95,14 +95,33 @@ def changing() -> Iterator[Store]:
             stack.enter_context(trouble.bounded(reached))
             stack.enter_context(reached.transaction())
         else:
-            stack.enter_context(transaction.atomic(using=name))
-            _bound(name, trouble.READ_LIMIT_S)
+            stack.enter_context(_bounded(name, trouble.READ_LIMIT_S))
             stack.enter_context(reached.at_home())
         yield reached
 
 
-def _bound(name: str, limit_s: float) -> None:
-    connection = connections[name]
-    if connection.vendor == "postgresql":
+@contextlib.contextmanager
+def _bounded(name: str, limit_s: float) -> Iterator[None]:
+    """Begin a transaction of Django's in which no statement waits for longer than *limit_s*."""
+    connection, limit_ms = connections[name], round(limit_s * 1000)
+    if connection.vendor == "sqlite":
+        with _patience(connection, limit_ms), transaction.atomic(using=name):
+            yield
+        return
+    with transaction.atomic(using=name):
         with connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {round(limit_s * 1000)}")
+            cursor.execute(f"SET LOCAL statement_timeout = {limit_ms}")
+        yield
+
+
+@contextlib.contextmanager
+def _patience(connection: Any, limit_ms: int) -> Iterator[None]:
+    """Let SQLite wait for no lock for longer. It is told by the driver: that is a matter of this process alone."""
+    connection.ensure_connection()
+    driver = connection.connection
+    [before_ms] = driver.execute("PRAGMA busy_timeout").fetchone()
+    driver.execute(f"PRAGMA busy_timeout = {min(before_ms, limit_ms)}")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {before_ms}")

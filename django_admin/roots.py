@@ -14,7 +14,7 @@ from atomic_celery.store.roots import RootState, RootTerms, RootView
 from atomic_celery.store.searches import Relative
 from atomic_celery.store.store import Store
 from django_admin.actions import Action, Asked, Field, Outcome, outcome_of
-from django_admin.events import details
+from django_admin.events import told
 from django_admin.pages import MOST_COUNTED, Context, FleetPage, filters, is_number, pager
 
 PAGE_SIZE = 50
@@ -141,7 +141,7 @@ class RootPage(FleetPage):
             "age_ms": None if root is None else store.now_ms() - root.created_ms,
             "tree": tree(family),
             "family_is_whole": len(family) < MOST_CHILDREN,
-            "rows": [(event, details(event)) for event in store.events.list(root=key, limit=50)],
+            "rows": told(store, store.events.list(root=key, limit=50)),
         }
 
 

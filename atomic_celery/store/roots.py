@@ -101,16 +101,6 @@ class RootView:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
-    """An unfinished message of a root."""
-
-    id: int
-    task_id: str | None
-    task_name: str | None
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
 class Unfinished:
     """How many messages of a root are unfinished, and where; each up to the bound."""
 
@@ -224,10 +214,6 @@ class Roots(Noun):
         rows = self._many("list", state=state, before_ms=before_ms, before_id=before_id, limit=limit, bound=bound)
         return [_view(row) for row in rows]
 
-    def children(self, root_id: str, *, before: int | None = None, limit: int = 100) -> Sequence[Child]:
-        """Return its unfinished messages but its own, the latest first, with ids below *before*, at most *limit*."""
-        return [Child(*row) for row in self._many("children", id=root_id, before=before, limit=limit)]
-
     def unfinished(self, root_id: str, bound: int = COUNT_BOUND) -> Unfinished:
         """Count its unfinished messages, up to *bound*; also of a root without a row."""
         [row] = self._many("unfinished", id=root_id, bound=bound)
@@ -240,9 +226,16 @@ class Roots(Noun):
         )
         return {(message_id, fence): bool(over) for message_id, fence, over in rows}
 
-    def watch(self) -> Sequence[tuple[str, int]]:
-        """Return roots that have come to a part of their budget, in percent, that nobody was told of; once."""
-        return [(root_id, percent) for root_id, percent, _ in self._many("watch")]
+    def reached(self) -> Sequence[tuple[str, int]]:
+        """Return roots that have come to a part of their budget, in percent, that nobody was told of."""
+        return [(root_id, percent) for root_id, percent in self._many("reached")]
+
+    def tell(self, root_id: str, percent: int) -> bool:
+        """Note that somebody is told of it; False: somebody was before.
+
+        Atomicity: one statement; for the transaction that tells.
+        """
+        return self._one("tell", id=root_id, percent=percent) is not None
 
     def forget(self, limit: int) -> int:
         """Drop up to *limit* roots that nobody declared and that have no message left; return how many."""

@@ -10,6 +10,7 @@ from django.utils import timezone as django_timezone
 from django.utils.formats import date_format
 
 from atomic_celery import payload, tables
+from atomic_celery.status import QueueStatus
 
 register = template.Library()
 
@@ -52,3 +53,9 @@ def said(value: Any, longest: int = _LONGEST) -> str:
 def counted(value: int, at_least: bool = False) -> str:
     """Write a count with its thousands apart, and a plus where it is only a lower bound."""
     return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if at_least else "")
+
+
+@register.filter
+def depth(queue: QueueStatus, state: str) -> str:
+    """Write how many messages of a queue are in a state."""
+    return str(counted(getattr(queue, state), state in queue.at_least))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
+from atomic_celery.trouble import WRITE_LIMIT_S
 from tests.admin_site.running import Site
 from tests.support.postgres import Postgres
 
@@ -57,6 +59,35 @@ def test_the_pages(site: Site) -> None:
 
 def test_the_pages_of_a_fleet_that_has_a_database_of_its_own(split_site: Site) -> None:
     assert ran(split_site) >= TESTS
+
+
+@pytest.mark.parametrize(
+    ("site", "trouble", "why"),
+    [
+        ("psycopg2", "readonly", "read-only transaction"),
+        ("psycopg", "readonly", "read-only transaction"),
+        ("psycopg2", "locked", "statement timeout"),
+        ("psycopg", "locked", "statement timeout"),
+        ("sqlite", "locked", "database is locked"),
+    ],
+    indirect=["site"],
+)
+def test_the_overview_says_in_time_that_the_database_takes_no_writes(site: Site, trouble: str, why: str) -> None:
+    assert site.manage("migrate").returncode == 0
+
+    run = site.run([sys.executable, "-m", "tests.admin_site.probing", trouble])
+
+    assert run.returncode == 0, run.stderr
+    before, meanwhile, after = json.loads(run.stdout)
+    for each in (before, after):
+        assert (each["said"], each["status"]) == ("", 200)
+        assert "answers" in each["text"]
+    assert meanwhile["said"].startswith("shared store degraded: ")
+    assert why in meanwhile["said"]
+    assert meanwhile["took_s"] < 2 * WRITE_LIMIT_S
+    assert meanwhile["status"] == 200
+    assert "degraded" in meanwhile["text"]
+    assert why in meanwhile["text"]
 
 
 @pytest.mark.parametrize("site", ["sqlite", "psycopg"], indirect=True)

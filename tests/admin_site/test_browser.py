@@ -143,6 +143,7 @@ def test_every_page_is_accessible_and_fits(busy: Scene, visit: Visit, scheme: st
 
 def test_a_page_keeps_itself_up_to_date_and_can_be_paused(busy: Scene, visit: Visit) -> None:
     visitor = visit()
+    visitor.page.clock.install()
     page = visitor.go("overview/")
     dead = page.locator("[data-total=dead]")
     expect(dead).to_have_text("1")
@@ -153,11 +154,13 @@ def test_a_page_keeps_itself_up_to_date_and_can_be_paused(busy: Scene, visit: Vi
     operations.delete(busy.store, [busy.message_of(task)], asked_by="test")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(6000)  # longer than an update takes to be due
+    page.clock.run_for(60_000)  # by then a dozen of updates would have been due
     assert asked == []
     expect(dead).to_have_text("2")
     page.get_by_role("button", name="Go on updating").click()
     expect(dead).to_have_text("1")
+    page.clock.run_for(60_000)
+    assert asked
 
 
 def test_what_is_chosen_stays_chosen_while_the_page_changes(busy: Scene, visit: Visit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count as counting
 
 import pytest
@@ -246,13 +247,16 @@ def test_a_pause_does_not_count_as_time(desk: Desk, alice: Host) -> None:
 def test_one_is_told_once_of_what_is_spent(desk: Desk, alice: Host) -> None:
     desk.store.roots.set("r", RootTerms(children=5))
     children(desk, "r")
-    assert desk.store.roots.watch() == []
-    alice.claim(4)
-    assert desk.store.roots.watch() == [("r", 80)]
-    assert desk.store.roots.watch() == []
-    alice.claim(1)
-    assert desk.store.roots.watch() == [("r", 100)]
-    assert desk.store.roots.watch() == []
+    assert desk.store.roots.reached() == []
+    for starts, percent in ((4, 80), (1, 100)):
+        alice.claim(starts)
+        assert desk.store.roots.reached() == [("r", percent)]
+        with desk.undone():
+            assert desk.store.roots.tell("r", percent)
+        assert desk.store.roots.reached() == [("r", percent)]
+        assert desk.store.roots.tell("r", percent)
+        assert not desk.store.roots.tell("r", percent)
+        assert desk.store.roots.reached() == []
 
 
 def test_a_crowd_keeps_nobody_waiting(desk: Desk, alice: Host) -> None:
@@ -311,6 +315,21 @@ def test_a_crowd_is_forgotten_when_it_is_gone(desk: Desk, alice: Host) -> None:
     assert desk.store.roots.list() == []
 
 
+def test_what_is_published_while_its_root_is_forgotten_runs_all_the_same(postgres_desk: Desk) -> None:
+    desk = postgres_desk
+    desk.store.roots.open("crowd")
+    desk.pass_ms(UNUSED_MS + 1)
+    alice = Host(desk, ALICE)
+
+    with ThreadPoolExecutor(1) as other, desk.store.transaction():
+        message_id = desk.publish(task_id="late", root_id="crowd")
+        assert other.submit(desk.store.roots.forget, 10).result(timeout=60) == 1
+
+    assert desk.state(message_id) == "limited"
+    assert scaling.read(desk.store, Policy()).demand == 1
+    assert [claimed.id for claimed in alice.claim()] == [message_id]
+
+
 def test_roots_are_read_a_page_at_a_time(desk: Desk) -> None:
     for number in range(5):
         desk.store.roots.set(f"r{number}", RootTerms(labels={"team": "a"}))
@@ -324,18 +343,6 @@ def test_roots_are_read_a_page_at_a_time(desk: Desk) -> None:
     assert [view.id for view in [*first, *rest]] == ["r4", "r3", "r2", "r1", "r0"]
     assert [view.id for view in desk.store.roots.list(state="paused")] == ["r1"]
     assert first[0].labels == {"team": "a"}
-
-
-def test_the_children_of_a_root_are_read_a_page_at_a_time(desk: Desk) -> None:
-    ids = children(desk, "r", 4)
-    desk.publish(task_id="other", root_id="other")
-    desk.claim(limit=1)
-
-    first = desk.store.roots.children("r", limit=2)
-    rest = desk.store.roots.children("r", before=first[-1].id)
-
-    assert [child.id for child in [*first, *rest]] == ids[::-1]
-    assert rest[-1].state == "running"
 
 
 @pytest.mark.parametrize("terms", [{"max_running": 0}, {"cost": -1.0}, {"children": 0}, {"warn_at_percent": 0}])

@@ -41,6 +41,26 @@ class Actions(FleetCase):
         self.act("message", "delete", ready, delayed, 12345)
         assert self.states([ready, delayed]) == [None, None]
 
+    def test_who_deletes_a_message_on_its_own_page_is_led_to_the_list(self) -> None:
+        """Not to the page of what is gone."""
+        message = self.publish()
+        there = reverse(f"admin:{LABEL}_message_act")
+        data = {"action": "delete", "selected": [message], "next": url("message", message)}
+        question = self.client.post(there, data)
+        assert question.status_code == 200
+        assert self.states([message]) == ["ready"]
+        page = self.client.post(there, {**data, "confirmed": "yes"}, follow=True)
+        assert page.redirect_chain == [(url("message"), 302)]
+        assert f"Deleted 1 message: {message}." in page.content.decode()
+        assert self.client.get(url("message", message)).status_code == 404
+
+        messages = [self.publish(), self.publish()]
+        there_again = url("message") + "?state=ready"
+        for action, back in (("delete", there_again), ("bury", url("message", messages[1]))):
+            data = {"action": action, "selected": [messages.pop(0)], "next": back, "confirmed": "yes"}
+            page = self.client.post(there, data, follow=True)
+            assert page.redirect_chain == [(back, 302)]
+
     def test_a_running_message_is_taken_from_its_holder(self) -> None:
         message = self.publish()
         [claimed] = self.claim()

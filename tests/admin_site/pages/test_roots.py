@@ -94,6 +94,14 @@ class Roots(FleetCase):
         with self.here() as store:
             assert dataclasses.replace(store.roots.get("r"), ran_ms=0) == dataclasses.replace(view, ran_ms=0)  # type: ignore[type-var]
 
+    def test_what_was_not_asked_for_stays_as_it_was(self) -> None:
+        self.declare("r", cost=2.5, warn_at_percent=50, labels={"team": "data"})
+        self.act("root", "set", "r", cost="5")
+        with self.here() as store:
+            view = store.roots.get("r")
+        assert view is not None
+        assert (view.budget_cost, view.warn_at_percent, view.labels) == (5.0, 50, {"team": "data"})
+
     def test_who_may_pause_may_not_cancel(self) -> None:
         self.declare("r")
         pauser = self.somebody("view_root", "pause_root")

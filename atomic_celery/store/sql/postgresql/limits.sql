@@ -96,12 +96,14 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
       FROM (SELECT limit_id AS id FROM looked UNION SELECT root_limit_id FROM looked) AS named
      CROSS JOIN LATERAL (SELECT * FROM atomic_limit WHERE id = named.id LIMIT 1) AS limits
 ), passable AS MATERIALIZED (
-    SELECT looked.*, coalesce(by_task.room, :limit::bigint) AS task_room, coalesce(by_root.room, :limit::bigint) AS root_room,
+    -- A limit that is gone is none: a root without messages may be forgotten while somebody publishes one of it.
+    SELECT looked.queue_id, looked.lane, by_task.id AS limit_id, by_root.id AS root_limit_id,
+           coalesce(by_task.room, :limit::bigint) AS task_room, coalesce(by_root.room, :limit::bigint) AS root_room,
            CASE WHEN NOT looked.again THEN by_root.unbegun END AS unbegun
       FROM looked
       LEFT JOIN counted AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = looked.root_limit_id
-     WHERE (looked.limit_id IS NULL OR by_task.room > 0) AND (looked.root_limit_id IS NULL OR by_root.room > 0)
+     WHERE (by_task.id IS NULL OR by_task.room > 0) AND (by_root.id IS NULL OR by_root.room > 0)
        AND (looked.again OR coalesce(by_root.unbegun, 1) > 0)
 )
 SELECT 'gated', head.message_id, head.priority::bigint, passable.limit_id, passable.root_limit_id,
@@ -174,8 +176,10 @@ WITH held AS MATERIALIZED (
               FROM found) AS found
       LEFT JOIN counted AS by_task ON by_task.id = found.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = found.root_limit_id
-     WHERE (found.limit_id IS NULL OR found.of_task <= by_task.room)
-       AND (found.root_limit_id IS NULL OR found.of_root <= by_root.room)
+     WHERE coalesce(found.of_task <= by_task.room,
+                    NOT EXISTS (SELECT FROM atomic_limit WHERE id = found.limit_id))
+       AND coalesce(found.of_root <= by_root.room,
+                    NOT EXISTS (SELECT FROM atomic_limit WHERE id = found.root_limit_id))
        AND (found.again OR by_root.unbegun IS NULL OR found.of_its_kind <= by_root.unbegun)
 ), host AS MATERIALIZED (
     SELECT draining_ms

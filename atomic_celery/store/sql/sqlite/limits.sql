@@ -89,12 +89,14 @@ WITH RECURSIVE lane (queue_id, lane, turn) AS (
       FROM atomic_limit AS limits
      WHERE limits.id IN (SELECT limit_id FROM looked UNION SELECT root_limit_id FROM looked)
 ), passable AS MATERIALIZED (
-    SELECT looked.*, coalesce(by_task.room, :limit) AS task_room, coalesce(by_root.room, :limit) AS root_room,
+    -- A limit that is gone is none, as elsewhere.
+    SELECT looked.queue_id, looked.lane, by_task.id AS limit_id, by_root.id AS root_limit_id,
+           coalesce(by_task.room, :limit) AS task_room, coalesce(by_root.room, :limit) AS root_room,
            CASE WHEN NOT looked.again THEN by_root.unbegun END AS unbegun
       FROM looked
       LEFT JOIN counted AS by_task ON by_task.id = looked.limit_id
       LEFT JOIN counted AS by_root ON by_root.id = looked.root_limit_id
-     WHERE (looked.limit_id IS NULL OR by_task.room > 0) AND (looked.root_limit_id IS NULL OR by_root.room > 0)
+     WHERE (by_task.id IS NULL OR by_task.room > 0) AND (by_root.id IS NULL OR by_root.room > 0)
        AND (looked.again OR coalesce(by_root.unbegun, 1) > 0)
 )
 SELECT 'gated', head.message_id, head.priority, passable.limit_id, passable.root_limit_id,
@@ -159,8 +161,10 @@ SELECT found.message_id, found.queue_id, found.priority, found.position, found.f
   FROM found
   LEFT JOIN counted AS by_task ON by_task.id = found.limit_id
   LEFT JOIN counted AS by_root ON by_root.id = found.root_limit_id
- WHERE (found.limit_id IS NULL OR found.of_task <= by_task.room)
-   AND (found.root_limit_id IS NULL OR found.of_root <= by_root.room)
+ WHERE coalesce(found.of_task <= by_task.room,
+                NOT EXISTS (SELECT 1 FROM atomic_limit WHERE id = found.limit_id))
+   AND coalesce(found.of_root <= by_root.room,
+                NOT EXISTS (SELECT 1 FROM atomic_limit WHERE id = found.root_limit_id))
    AND (found.again OR by_root.unbegun IS NULL OR found.of_its_kind <= by_root.unbegun)
    AND (NOT :is_host
         OR EXISTS (SELECT 1 FROM atomic_host

@@ -165,22 +165,6 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
   JOIN atomic_limit AS l ON l.id = r.limit_id
  WHERE r.id = :id;
 
--- name: children :many
--- The unfinished messages of a root, the latest first, and where each is.
-SELECT m.id, m.task_id, m.task_name,
-       CASE WHEN c.message_id IS NOT NULL THEN 'running'
-            WHEN x.message_id IS NOT NULL THEN 'dead'
-            WHEN d.message_id IS NOT NULL THEN 'delayed'
-            WHEN g.message_id IS NOT NULL THEN 'limited' ELSE 'ready' END AS state
-  FROM atomic_message AS m
-  LEFT JOIN atomic_claim AS c ON c.message_id = m.id
-  LEFT JOIN atomic_dead AS x ON x.message_id = m.id
-  LEFT JOIN atomic_delayed AS d ON d.message_id = m.id
-  LEFT JOIN atomic_gated AS g ON g.message_id = m.id
- WHERE m.root_id = :id AND m.root_id <> m.task_id AND (:before IS NULL OR m.id < :before)
- ORDER BY m.id DESC
- LIMIT :limit;
-
 -- name: unfinished :one
 -- How many messages of a root are unfinished in each state, the root's own among them; counting stops at *bound*.
 SELECT count(*) AS unfinished,
@@ -203,23 +187,22 @@ SELECT c.message_id, c.fence, r.cancel_until_ms <= {now_ms}
  WHERE r.state = 'cancelled' AND c.holder = :holder AND c.boot = :boot
    AND r.changed_ms > {now_ms} - :cancelled_within_ms;
 
--- name: watch :many
--- Roots that have reached a part of their budget that nobody was told of.
-UPDATE atomic_root AS r
-   SET told_percent = CASE WHEN max(coalesce(100.0 * l.started / nullif(r.budget_children, 0), 0),
-                coalesce(100.0 * r.spent_cost / nullif(r.budget_cost, 0), 0),
-                coalesce(100.0 * r.spent_tokens / nullif(r.budget_tokens, 0), 0),
-                coalesce(100.0 * (r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END) / nullif(r.budget_ms, 0), 0)) >= 100 THEN 100 ELSE max(r.warn_at_percent, 1) END
-  FROM atomic_limit AS l
- WHERE l.id = r.limit_id AND r.declared AND r.told_percent < 100
-   AND (max(coalesce(100.0 * l.started / nullif(r.budget_children, 0), 0),
-                coalesce(100.0 * r.spent_cost / nullif(r.budget_cost, 0), 0),
-                coalesce(100.0 * r.spent_tokens / nullif(r.budget_tokens, 0), 0),
-                coalesce(100.0 * (r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END) / nullif(r.budget_ms, 0), 0)) >= 100 OR (max(coalesce(100.0 * l.started / nullif(r.budget_children, 0), 0),
-                coalesce(100.0 * r.spent_cost / nullif(r.budget_cost, 0), 0),
-                coalesce(100.0 * r.spent_tokens / nullif(r.budget_tokens, 0), 0),
-                coalesce(100.0 * (r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END) / nullif(r.budget_ms, 0), 0)) >= r.warn_at_percent AND r.told_percent = 0))
-RETURNING id, told_percent, warn_at_percent;
+-- name: reached :many
+-- Roots that have come to a part of their budget, in percent, that nobody was told of.
+SELECT id, CASE WHEN percent >= 100 THEN 100 ELSE warn_at_percent END
+  FROM (SELECT r.id, r.warn_at_percent, r.told_percent, max(
+               coalesce(100.0 * l.started / nullif(r.budget_children, 0), 0),
+               coalesce(100.0 * r.spent_cost / nullif(r.budget_cost, 0), 0),
+               coalesce(100.0 * r.spent_tokens / nullif(r.budget_tokens, 0), 0),
+               coalesce(100.0 * (r.ran_ms + coalesce({now_ms} - r.resumed_ms, 0)) / nullif(r.budget_ms, 0), 0)) AS percent
+          FROM atomic_root AS r
+          JOIN atomic_limit AS l ON l.id = r.limit_id
+         WHERE r.declared AND r.told_percent < 100) AS spent
+ WHERE percent >= 100 OR (percent >= warn_at_percent AND told_percent = 0);
+
+-- name: tell :one
+-- Note that somebody is told of it; no row when somebody was before.
+UPDATE atomic_root SET told_percent = :percent WHERE id = :id AND told_percent < :percent RETURNING id;
 
 -- name: forget :one
 -- Drop roots that nobody declared and that have no message left.
