@@ -1,4 +1,4 @@
-"""Drained instances that vanish and come back: real workers, each tick a controller of its own, a platform in a folder."""
+"""Drained instances that vanish and come back: real workers, a controller for each tick, a platform in a folder."""
 
 from __future__ import annotations
 
