@@ -178,14 +178,14 @@ class Database:
             yield
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Run statements that are to outlast a rollback of the guest's transaction."""
+    def apart(self) -> Iterator[bool]:
+        """Run statements that are to outlast a rollback of the guest's transaction; yield whether they surely do."""
         guest = self.guest()
         if guest is None or not guest.is_home:
-            yield
+            yield not self.in_transaction
             return
         with guest.apart() as other, self.hosting(other):
-            yield
+            yield not other.in_transaction
 
     def at(self, now_ms: int | None) -> None:
         """Say what time the database has, for tests; None: its own."""

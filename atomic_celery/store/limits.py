@@ -44,9 +44,9 @@ class Limits(Noun):
         ids = {name: each[1] for name, each in known.items() if each and each[2] > now_s and each[0] == wanted[name]}
         missing = [limit for name, limit in wanted.items() if name not in ids]
         if missing:
-            with self._database.apart():
+            with self._database.apart() as lasting:
                 ids |= self._declare(missing)
-            if not self._database.in_transaction:
+            if lasting:
                 if len(self._known) > _MOST_REMEMBERED:
                     self._known.clear()
                 self._known |= {limit.name: (limit, ids[limit.name], now_s + _REMEMBERED_S) for limit in missing}
@@ -141,8 +141,11 @@ class Limits(Noun):
                 self._ring([queue_id], 1)
 
     def key_holders(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the task ids that hold these keys, by key; where a key is free, none."""
-        with self._database.at_home():
+        """Return the task ids that hold these keys, by key; where a key is free, none.
+
+        Atomicity: one statement; joins the caller's transaction, and that of a guest.
+        """
+        with self._joining():
             return {key: task_id for key, task_id in self._many("key_holders", keys=keys) if task_id is not None}
 
     def expire(self, limit: int) -> int:

@@ -15,3 +15,15 @@ def handle(name: str) -> None:
 def count(handled: list[None]) -> int:
     """Return how many orders were handled: a chord's body."""
     return len(handled)
+
+
+@shared_task(atomic_unique="unfinished", atomic_key="{args[0]}")
+def handle_once(name: str) -> None:
+    """Do so for one call of that name at a time."""
+    handle(name)
+
+
+@shared_task(atomic_max_running=1)
+def handle_alone(name: str) -> None:
+    """Do so for one call at a time."""
+    handle(name)

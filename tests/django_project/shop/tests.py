@@ -15,7 +15,7 @@ from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 from proj.celery import app
 from shop.models import Order
-from shop.tasks import handle
+from shop.tasks import handle, handle_alone, handle_once
 
 import atomic_celery
 
@@ -36,7 +36,7 @@ class Emptied:
         super().setUp()  # type: ignore[misc]
         for alias in self.databases:
             with connections[alias].cursor() as cursor:
-                for table in ("message", "ready", "delayed"):
+                for table in ("message", "ready", "gated", "delayed"):
                     cursor.execute(f"DELETE FROM atomic_{table}")
 
 
@@ -180,6 +180,33 @@ class Transactions(Emptied, TransactionTestCase):
                 assert sent() == []
         handle.apply_async(("a",), queue="fresh")
         assert len(sent()) == 2
+
+    def test_a_call_that_is_rolled_back_holds_no_key(self) -> None:
+        with pytest.raises(ValueError), transaction.atomic():
+            handle_once.delay("a")
+            raise ValueError
+        with transaction.atomic():
+            with pytest.raises(ValueError), transaction.atomic():
+                handle_once.delay("a")
+                raise ValueError
+            kept, joined = handle_once.delay("a"), handle_once.delay("a")
+        assert kept.id == joined.id == handle_once.delay("a").id
+        assert sent() == [kept.id]
+
+    def test_a_limit_first_heard_of_in_a_block_that_rolls_back_holds_afterwards(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM atomic_limit")
+        with pytest.raises(ValueError), transaction.atomic():
+            handle_alone.delay("a")
+            raise ValueError
+        handle_alone.delay("a")
+        with transaction.atomic():
+            handle_alone.delay("a")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*), max(max_running) FROM atomic_gated JOIN atomic_limit ON atomic_limit.id = limit_id"
+            )
+            assert cursor.fetchone() == (2, 1)
 
     @skipUnless(connection.vendor == "postgresql", "on SQLite every commit is noticed")
     def test_workers_are_woken_by_the_commit_and_not_before(self) -> None:
