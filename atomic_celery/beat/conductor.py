@@ -30,6 +30,8 @@ _RUNS = UUID("6a7fcf52-0b0b-5f0e-9d3c-6d0c8e1a4b57")  # only to tell our names f
 _LATE_IN_TERMS = 1.5
 _MOST_AT_ONCE = 100
 _LOOK_AGAIN_MS = 60_000
+_KEY_WITHIN_MS, _KEY_AGAIN_MS = 1_000, 5_000
+"""How long a run waits for its key, which somebody is about to publish under too, and when it is tried again."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,14 @@ class _Move:
     def is_run(self) -> bool:
         """Whether a message is to be published."""
         return self.after.total_runs > self.line.progress.total_runs
+
+
+class _Blocked(Exception):
+    """A run that cannot be published as long as somebody else's transaction is open."""
+
+    def __init__(self, move: _Move) -> None:
+        super().__init__(move.line.entry.name)
+        self.move = move
 
 
 class Conductor:
@@ -171,6 +181,11 @@ class Conductor:
         """Make moves together; each alone if one of them cannot be published."""
         try:
             self._commit(moves, publish=True)
+        except _Blocked as blocked:
+            self._put_off(blocked)
+            others = [move for move in moves if move is not blocked.move]
+            if others and self._term.seconds_until_next() > 0:
+                self._make(others)
         except Exception as error:
             if cause := _of_the_store(error):
                 raise cause from error
@@ -190,10 +205,27 @@ class Conductor:
                 raise errors.StoreBusy(f"the schedule {self._beat!r} was changed by another program")
             for move in moves:
                 if publish and move.is_run:
-                    self._publish(move.line.entry, move.after.last_run_ms, self._task_id(move.after))
+                    self._publish_within_a_second(move)
         for move in moves:
             move.line.progress = move.after
         self._show([move.line for move in moves])
+
+    def _publish_within_a_second(self, move: _Move) -> None:
+        self._store.schedules.hurry(_KEY_WITHIN_MS)
+        try:
+            self._publish(move.line.entry, move.after.last_run_ms, self._task_id(move.after))
+        except Exception as error:
+            if isinstance(_of_the_store(error), errors.StoreBusy):
+                raise _Blocked(move) from error
+            raise
+
+    def _put_off(self, blocked: _Blocked) -> None:
+        """Leave a run for later: no other entry waits for it."""
+        line = blocked.move.line
+        line.look_ms = self._now_ms + _KEY_AGAIN_MS
+        logger.warning(
+            "the periodic task %r waits for a transaction that is open: %s", line.entry.name, blocked.__cause__
+        )
 
     def _in_time(self) -> AbstractContextManager[None]:
         """Wait for an answer no longer than the server works on it: a network may lose the question."""

@@ -68,9 +68,7 @@ def test_a_savepoint_that_rolls_back_takes_its_key_along(fleet: Fleet, engine: s
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_second_publisher_of_a_key_waits_for_the_first_ones_transaction(
-    postgres_fleet: Fleet, commits: bool
-) -> None:
+def test_a_second_publisher_of_a_key_waits_for_the_first_ones_transaction(postgres_fleet: Fleet, commits: bool) -> None:
     fleet, results = postgres_fleet, []
     once, driver = task(fleet, "once"), fleet.url.removeprefix("atomic+")
     second = threading.Thread(target=lambda: results.append(once.delay("k", "nowhere")))
@@ -136,5 +134,7 @@ def test_what_is_rolled_back_takes_nobodys_place_and_uses_up_no_rate(fleet: Flee
 
 def _waits_for_somebody(engine: sqlalchemy.Engine) -> bool:
     with engine.connect() as connection:
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         return bool(connection.execute(sqlalchemy.text(waiting)).scalar())
