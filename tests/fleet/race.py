@@ -210,17 +210,16 @@ class Race:
             count = self._random.randint(1, 150)
             self.store.messages.publish([NewMessage(self.lanes[0].queue_id, "work")] * count)
             self.published += count
-            wait_until(lambda: self.published - len(self.completed) < 20, 60, self.describe)
+            wait_until(lambda: self._unfinished() < 20, 60, self.describe)
             time.sleep(self._random.uniform(0.0, 1.0))
 
     def wait_done(self) -> None:
-        """Wait until everything is settled; somebody has to reclaim what the dead held."""
+        """Wait until everything is settled."""
+        wait_until(lambda: self._unfinished() == 0, 60, self.describe)
 
-        def done() -> bool:
-            self.store.messages.reclaim()
-            return len(set(self.completed)) == self.published
-
-        wait_until(done, 60, self.describe)
+    def _unfinished(self) -> int:
+        self.store.messages.reclaim()  # as any worker does: what the dead held
+        return self.published - len(set(self.completed))
 
     def describe(self) -> str:
         """Return the state of everything, for a race that stands still."""
