@@ -21,6 +21,7 @@ from celery.utils.time import maybe_make_aware
 from atomic_celery import clock, errors
 from atomic_celery.beat.entries import Configured, Entry
 from atomic_celery.beat.timetable import Timetable
+from atomic_celery.store import forking
 from atomic_celery.store.schedules import Progress
 
 logger = get_logger(__name__)
@@ -159,12 +160,13 @@ class PeriodicTasks:
         Raises:
             StoreUnavailable: Django's database could not do it.
         """
-        self._theirs.close_old_connections()
-        try:
-            yield
-        except (self._theirs.DatabaseError, self._theirs.InterfaceError) as error:
+        with forking.undisturbed():  # a beat in a worker is a thread of a process that forks
             self._theirs.close_old_connections()
-            raise errors.StoreUnavailable(f"the database of {_APP}: {error}") from error
+            try:
+                yield
+            except (self._theirs.DatabaseError, self._theirs.InterfaceError) as error:
+                self._theirs.close_old_connections()
+                raise errors.StoreUnavailable(f"the database of {_APP}: {error}") from error
 
 
 def _row(entry: Entry) -> Any:

@@ -91,6 +91,11 @@ def project(make_project: Callable[..., Project]) -> Project:
     return make_project()
 
 
+def test_no_process_is_forked_while_rows_are_read(project: Project) -> None:
+    """Django's connection to SQLite is none of ours, and a child would inherit what it has locked."""
+    assert project.run("forks.happened()") == ["read", "forked"]
+
+
 def test_rows_are_run_and_keep_count(project: Project) -> None:
     project.add("a", "interval_id=1000, args='[1]', kwargs='{\"x\": 2}', headers='{\"h\": 3}', priority=5")
     beat = project.beat()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,11 @@ def test_the_site_is_served_until_it_is_closed(environment: Mapping[str, str], t
     address, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
     command = [sys.executable, str(SHOP / "manage.py"), "open_shop", "--address", address]
     with log.open("wb") as file:
-        shop = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+        # A shell lets what it starts in the background ignore Ctrl-C, and so these tests, perhaps, and what they start.
+        heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        shop = subprocess.Popen(
+            command, env=environment, stdout=file, stderr=file, start_new_session=True, preexec_fn=heeds
+        )
     try:
         wait_until(lambda: shop.poll() is not None or _paid(address) == 8, 120, log.read_text)
         assert shop.poll() is None, log.read_text()
