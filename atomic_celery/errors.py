@@ -28,6 +28,9 @@ from typing import Any, ClassVar, Literal
 ProvisionerFailure = Literal["missing-cli", "auth", "exit", "timeout", "malformed", "unavailable"]
 
 
+_SHOWN_LENGTH = 80
+
+
 class AtomicError(Exception):
     """Base of every error this package raises on purpose."""
 
@@ -52,16 +55,15 @@ class LimitKeyError(AtomicError, ValueError):
 
 
 class UnstorableName(AtomicError, ValueError):
-    """A name holds a character that databases do not store: nothing was sent or declared."""
+    """A name is too long, or holds a character that databases do not store: nothing was sent or declared."""
 
-    def __init__(self, what: str, name: str) -> None:
-        super().__init__(
-            f"the {what} {name!r} contains NUL or half of a surrogate pair, which databases do not store: leave it out"
-        )
-        self.what, self.name = what, name
+    def __init__(self, what: str, name: str, reason: str) -> None:
+        shown = name if len(name) <= _SHOWN_LENGTH else f"{name[:_SHOWN_LENGTH]}…"
+        super().__init__(f"the {what} {shown!r} {reason}")
+        self.what, self.name, self.reason = what, name, reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.name)
+        return type(self), (self.what, self.name, self.reason)
 
 
 class StoreError(AtomicError):

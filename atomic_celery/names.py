@@ -1,8 +1,11 @@
-"""Which names a database can hold: text, but for NUL and half a surrogate pair."""
+"""Which names a database can hold: text of a bounded length, but for NUL and half a surrogate pair."""
 
 from __future__ import annotations
 
 from atomic_celery import errors
+
+MOST_BYTES = 512
+"""How long a name may be as UTF-8: an index of PostgreSQL's holds an exchange, a key and its pattern together."""
 
 
 def is_utf8(text: str) -> bool:
@@ -30,5 +33,10 @@ def require(what: str, name: str | None) -> None:
     Raises:
         UnstorableName: It cannot.
     """
-    if name is not None and not is_storable(name):
-        raise errors.UnstorableName(what, name)
+    if name is None:
+        return
+    if not is_storable(name):
+        reason = "contains NUL or half of a surrogate pair, which databases do not store: leave it out"
+        raise errors.UnstorableName(what, name, reason)
+    if len(name.encode()) > MOST_BYTES:
+        raise errors.UnstorableName(what, name, f"is longer than {MOST_BYTES} bytes: choose a shorter one")

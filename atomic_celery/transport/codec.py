@@ -67,7 +67,7 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
     """Encode a kombu message on its way to *exchange*.
 
     Raises:
-        UnstorableName: The exchange, the routing key or the task's id is none that a database stores.
+        UnstorableName: The exchange, the routing key, or the id of the task or its root is none that a database stores.
     """
     names.require("exchange", exchange)
     names.require("routing key", routing_key)
@@ -85,6 +85,8 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
     is_task = "task" in facts
     task_id = _text_of(facts["id"] if "id" in facts else properties["publish_id"])
     names.require("task id", task_id)
+    root_id = _column(facts.get("root_id"))
+    names.require("root id", root_id)
     due_ms = _instant_ms(facts.get("eta")) if is_task else None
     if due_ms is not None and facts is not headers:
         packed["body"] = _readable.encode({**facts, "eta": None})  # as `unpack` does it with a header
@@ -92,7 +94,7 @@ def pack(message: RawMessage, exchange: str, routing_key: str) -> Packed:
         payload=_dump(packed),
         task_id=task_id,
         task_name=_column(facts.get("task")),
-        root_id=_column(facts.get("root_id")),
+        root_id=root_id,
         priority=_priority(properties.get("priority")),
         due_ms=due_ms,
         expires_ms=_instant_ms(facts.get("expires")) if is_task else None,

@@ -75,6 +75,8 @@ class HeldRequest(Request):  # type: ignore[misc]
             self._enter(claim)
 
     def _enter(self, claim: dict[str, Any]) -> None:
+        if isinstance(self.id, list | dict):  # Celery keeps its requests by it, in sets
+            raise TypeError(f"a task id is text, not {self.id!r:.100}")
         hard_limit_s, soft_limit_s = self.time_limits
         # What is no number would stop the event loop when the task begins; here it stops the message alone.
         self.time_limits = hard_limit_s and float(hard_limit_s), soft_limit_s and float(soft_limit_s)
@@ -107,6 +109,16 @@ class HeldRequest(Request):  # type: ignore[misc]
             return False
 
     def _start(self, pool: Any) -> None:
+        try:
+            self._apply(pool)
+        except Exception as error:  # what no child can be handed: nested too deeply for pickle, or too large
+            self.phase = "waiting"
+            if self.held is None:
+                self.on_failure(ExceptionInfo())
+            else:
+                self.host.settling.refuse(self.message, error)
+
+    def _apply(self, pool: Any) -> None:
         hard_limit_s, soft_limit_s = self.time_limits
         task, app = self.task, self.app
         errand = pool.apply_async(

@@ -64,6 +64,12 @@ def note(what: str) -> None:
     _note(what)
 
 
+@app.task(acks_late=False)
+def early_note(what: str) -> None:
+    """Like `note`, but settled before it starts."""
+    _note(what)
+
+
 @app.task(bind=True)
 def gate(self, name: str, directory: str) -> str:
     """Say that it has begun, with its process id; end when a file called *name* is there; add a row."""

@@ -244,8 +244,10 @@ def test_a_body_that_kombu_could_not_read_is_refused_before_it_is_delivered(body
         codec.unpack(claimed(json.dumps(payload)))
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
-def test_names_that_no_database_stores_are_refused(connect: Connect, store: Store, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "advice"), [("a\0b", "leave it out"), ("a\ud800b", "leave it out"), ("é" * 257, "choose a shorter one")]
+)
+def test_names_that_no_database_stores_are_refused(connect: Connect, store: Store, name: str, advice: str) -> None:
     channel = connect().default_channel
     producer = kombu.Producer(channel)
     QUEUE(channel).declare()
@@ -256,7 +258,7 @@ def test_names_that_no_database_stores_are_refused(connect: Connect, store: Stor
         "queue": lambda: channel.queue_declare(name),
     }
     for what, act in refused.items():
-        with pytest.raises(errors.UnstorableName, match=f"the {what} .* leave it out"):
+        with pytest.raises(errors.UnstorableName, match=f"the {what} .* {advice}"):
             act()
     with pytest.raises(errors.UnstorableName, match="the exchange"):
         channel.exchange_declare(name)

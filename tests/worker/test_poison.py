@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def throw_in(fleet: Fleet, headers: dict[str, Any], body: str = "[[1, 2], {}, {}
 
 UNRECEIVABLE: dict[str, dict[str, Any]] = {
     "no id": {"task": ADD},
+    "a list for an id": {"task": ADD, "id": ["t0"]},
+    "a mapping for an id": {"task": ADD, "id": {"t": 0}},
     "a list for a name": {"task": ["a", "list"], "id": "t1"},
     "a mapping for a name": {"task": {}, "id": "t2"},
     "a limit for limits": {"task": ADD, "id": "t3", "timelimit": 7},
@@ -67,6 +70,20 @@ def test_messages_that_cannot_be_received_are_buried_and_their_worker_lives(
     for task_id in ("t4", "t6", "t7"):
         with pytest.raises(WorkerLostError, match="buried: it cannot be received"):
             fleet.app.AsyncResult(task_id).get(timeout=60)
+
+
+@pytest.mark.parametrize("task", ["note", "early_note"])
+def test_a_message_that_no_child_can_be_handed_holds_up_nobody(fleet_with_results: Fleet, task: str) -> None:
+    fleet = fleet_with_results
+    nested: list[Any] = []
+    for _ in range(900):  # enough for pickle, and not yet for JSON
+        nested = [nested]
+    throw_in(fleet, {"task": f"{APPLICATION}.{task}", "id": "t1", "nested": nested}, '[["n"], {}, {}]')
+    worker = fleet.worker().start()
+    assert fleet.send("add", 1, 2).get(timeout=60) == 3
+    fleet.app.AsyncResult("t1").get(timeout=60, propagate=False)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_bodies_that_are_none_fail_their_tasks_and_their_worker_lives(fleet_with_results: Fleet) -> None:
