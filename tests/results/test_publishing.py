@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -88,3 +89,21 @@ def test_a_task_that_was_started_says_so(new_fleet: NewFleet) -> None:
     assert result.state == "STARTED"
     fleet.open_gate("a")
     assert result.get(timeout=WAIT_S) == "a"
+
+
+def test_progress_is_refused_of_who_has_lost_its_lease(new_fleet: NewFleet) -> None:
+    fleet = new_fleet()
+    result = signature(fleet, "gated_state", "g", str(fleet.directory)).delay()
+    frozen = fleet.worker("frozen", pool="threads").start()  # a thread goes on, whatever becomes of its lease
+    fleet.gate("g")
+    frozen.freeze()
+    fleet.worker("heir").start()
+    fleet.gate("g", fence=2)
+    fleet.open_gate("g")
+    assert result.get(timeout=WAIT_S) == "2"
+
+    frozen.signal(signal.SIGCONT)
+    frozen.wait_line("lost")
+    fleet.wait_until(lambda: "recording its state PROGRESS" in frozen.log)
+    assert fleet.ledger.rows() == ["g 2"]
+    assert fleet.app.AsyncResult(result.id).state == "SUCCESS"
