@@ -49,6 +49,7 @@ class Settings:
     connect_timeout_s: float = 5.0
     shutdown_timeout_s: float | None = None
     idle_exit_ms: int | None = None
+    metrics_listen: str | None = None
     revoked_keep_s: float = 7 * 24 * 3600.0
     beat_missed: str = "last"
     beat_name: str | None = None

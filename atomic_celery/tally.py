@@ -13,6 +13,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Kind, int], tuple[int, int]] = {}
+        self._totals: dict[Kind, int] = {}
         self._lock = threading.Lock()
 
     def add(self, outcome: str, duration_ms: float) -> None:
@@ -21,6 +22,13 @@ class Tally:
         if kind is not None:
             duration_ms = max(0.0, duration_ms)  # who is told to run at once was not due yet
             self._add(kind, band_of(duration_ms), 1, round(duration_ms))
+            with self._lock:
+                self._totals[kind] = self._totals.get(kind, 0) + 1
+
+    def totals(self) -> dict[Kind, int]:
+        """Return how many there were of each kind since this process started, reported or not."""
+        with self._lock:
+            return dict(self._totals)
 
     def take(self) -> list[Sample]:
         """Return what was counted, and begin at nothing."""

@@ -12,10 +12,9 @@ import click
 
 from atomic_celery.cli import scaling_options
 from atomic_celery.cli.session import Session, command
-from atomic_celery.fleet.exposition import Exposition
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.reading import Reader
-from atomic_celery.fleet.serving import Server
+from atomic_celery.fleet.serving import Server, SignalPages
 
 
 @click.command()
@@ -37,7 +36,7 @@ def metrics(session: Session, listen: str, queues: str | None, **policy: Any) ->
     session.choose(**policy)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     reader = Reader(session.store, Policy.of(session.settings), names)
-    server = Server(listen, reader, Exposition(reader))
+    server = Server(listen, SignalPages(reader))
     _end_on_signals(server)
     session.lines.say("ready", listen=server.address, journal=str(session.store.url))
     with contextlib.closing(server.socket):

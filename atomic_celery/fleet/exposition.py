@@ -1,13 +1,15 @@
-"""A reading in Prometheus' words. Counts only: no host, root, URL or secret ever gets in here.
+"""What there is to say in Prometheus' words. Counts only: no host, root, URL or secret ever gets in here.
 
 ``atomic_fleet_…`` and ``atomic_cluster_…`` are facts of the whole fleet, the same whoever says them: of several servers
-take the ``max``. ``atomic_instance_…`` are facts of this one server: ``sum`` them. While the database cannot be read
-only ``atomic_fleet_store_up 0`` and the server's own facts are said, so that nothing acts on old numbers.
+take the ``max``. ``atomic_instance_…`` are facts of the one process that says them, a worker or a server: ``sum`` them.
+While the database cannot be read a server says only ``atomic_fleet_store_up 0`` and its own facts, so that nothing acts
+on old numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atomic_celery.errors import ConfigError
@@ -36,7 +38,7 @@ _FLEET = {
 
 
 class Exposition:
-    """Writes readings as Prometheus text.
+    """Writes what a kind of it collects as Prometheus text.
 
     Raises:
         ConfigError: What this needs is not installed.
@@ -44,16 +46,64 @@ class Exposition:
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self) -> None:
         if prometheus_client is None:
             raise ConfigError("metrics need prometheus-client: pip install 'atomic_celery[metrics]'")
-        self._reader = reader
         self._registry = prometheus_client.CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """Return all metrics as of the last reading."""
+        """Return all metrics as they are now."""
         return prometheus_client.generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics, for the registry."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What one worker does at the moment, and has done since it started."""
+
+    slots: int
+    busy: int
+    leases: int
+    draining: bool
+    poll_failures: int
+    attempts: Mapping[str, int]
+    """How many have ended in which way."""
+
+
+class WorkerExposition(Exposition):
+    """What one worker does: facts of this instance, which asks no database."""
+
+    def __init__(self, look: Callable[[], Working]) -> None:
+        super().__init__()
+        self._look = look
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics, for the registry."""
+        seen = self._look()
+        slots = core.GaugeMetricFamily("atomic_instance_slots", "Slots; none is idle while it drains", labels=["state"])
+        slots.add_metric(["busy"], seen.busy)
+        slots.add_metric(["idle"], 0 if seen.draining else max(0, seen.slots - seen.busy))
+        yield slots
+        yield core.GaugeMetricFamily("atomic_instance_leases", "Messages that it holds", value=seen.leases)
+        yield core.GaugeMetricFamily("atomic_instance_draining", "Whether it takes no more", value=int(seen.draining))
+        failures = seen.poll_failures
+        yield core.GaugeMetricFamily("atomic_instance_poll_failures", "Failed polls in a row", value=failures)
+        attempts = core.CounterMetricFamily("atomic_instance_attempts", "Attempts that ended", labels=["outcome"])
+        for outcome, count in seen.attempts.items():
+            attempts.add_metric([outcome], count)
+        yield attempts
+
+
+class FleetExposition(Exposition):
+    """What a reading of the scaling signal comes to, and what this server does."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self._reader = reader
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics, for the registry."""

@@ -1,4 +1,4 @@
-"""The signal over HTTP: ``/scaling`` for autoscalers, ``/metrics`` for Prometheus, ``/healthz`` for who restarts it.
+"""Counts over HTTP: ``/scaling`` for autoscalers, ``/metrics`` for Prometheus, ``/healthz`` for who restarts it.
 
 A client that takes longer than `CLIENT_LIMIT_S` is cut off, and no more than `CLIENTS_AT_ONCE` are served at a time, so
 that nobody can hold this up.
@@ -15,10 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from atomic_celery.errors import ConfigError
+from atomic_celery.fleet.exposition import FleetExposition
 
 if TYPE_CHECKING:
     from atomic_celery.fleet.exposition import Exposition
     from atomic_celery.fleet.reading import Reader
+
+Answer = tuple[int, str, bytes]
+"""A status, a content type and a body."""
 
 CLIENT_LIMIT_S = 10.0
 CLIENTS_AT_ONCE = 32
@@ -45,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        status, content_type, body = self.server.answer(self.path.partition("?")[0])
+        status, content_type, body = self.server.pages.answer(self.path.partition("?")[0])
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -60,8 +64,41 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: scrapes are many, and say nothing of the fleet."""
 
 
+class Pages:
+    """What a process that has only metrics answers."""
+
+    def __init__(self, exposition: Exposition) -> None:
+        self._exposition = exposition
+
+    def answer(self, path: str) -> Answer:
+        """Return the status, the content type and the body for *path*."""
+        if path == "/healthz":
+            return 200, "text/plain; charset=utf-8", b"ok\n"
+        if path == "/metrics":
+            return 200, self._exposition.content_type, self._exposition.text()
+        return 404, _JSON, _json({"error": "there are /metrics and /healthz"})
+
+
+class SignalPages(Pages):
+    """What a process that reads the scaling signal answers."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(FleetExposition(reader))
+        self._reader = reader
+
+    def answer(self, path: str) -> Answer:
+        """Return the status, the content type and the body for *path*."""
+        if path != "/scaling":
+            return super().answer(path)
+        scaling = self._reader.read().scaling
+        if scaling is None:
+            # Why is for the log of whoever runs this: an error may name the server and the user.
+            return 503, _JSON, _json({"error": "the database cannot be read"})
+        return 200, _JSON, _json(scaling.document())
+
+
 class Server(ThreadingHTTPServer):
-    """Serves what *reader* reads.
+    """Serves *pages*.
 
     Args:
         listen: ``host:port``; port 0 takes any free one.
@@ -73,8 +110,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listen: str, reader: Reader, exposition: Exposition) -> None:
-        self._reader, self._exposition = reader, exposition
+    def __init__(self, listen: str, pages: Pages) -> None:
+        self.pages = pages
         self._room = threading.BoundedSemaphore(CLIENTS_AT_ONCE)
         host, port = address_of(listen)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -88,23 +125,6 @@ class Server(ThreadingHTTPServer):
         """Where it listens, as ``host:port``."""
         host, port = self.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
-
-    def answer(self, path: str) -> tuple[int, str, bytes]:
-        """Return the status, the content type and the body for *path*."""
-        if path == "/healthz":
-            return 200, "text/plain; charset=utf-8", b"ok\n"
-        if path == "/metrics":
-            return 200, self._exposition.content_type, self._exposition.text()
-        if path == "/scaling":
-            return self._scaling()
-        return 404, _JSON, _json({"error": "there are /scaling, /metrics and /healthz"})
-
-    def _scaling(self) -> tuple[int, str, bytes]:
-        scaling = self._reader.read().scaling
-        if scaling is None:
-            # Why is for the log of whoever runs this: an error may name the server and the user.
-            return 503, _JSON, _json({"error": "the database cannot be read"})
-        return 200, _JSON, _json(scaling.document())
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a client on a thread, if there is room for one more."""

@@ -20,6 +20,7 @@ from atomic_celery.worker.cancelling import Cancelling
 from atomic_celery.worker.chronicle import Chronicle
 from atomic_celery.worker.hoarding import Hoarding, give_back
 from atomic_celery.worker.keeping import Keeping
+from atomic_celery.worker.metering import Metering
 from atomic_celery.worker.roll import Roll
 from atomic_celery.worker.settling import Settling
 from atomic_celery.worker.shutdown import Shutdown
@@ -46,6 +47,7 @@ class Host:
         self.store = broker.store
         self.holder = Holder(identity.id, identity.boot, is_host=True)
         self.load = Load(slots=worker.concurrency)
+        self.metrics = None if settings.metrics_listen is None else Metering(self, settings.metrics_listen)
         self._has_said_ready = False
         self._busy_at_s = clock.monotonic_s()
         self.chronicle = Chronicle(lines, self.load)
@@ -99,6 +101,8 @@ class Host:
             self.pool.on_room = lambda: self.claimer.wake()
             self.tenure.appetite = self.shutdown.appetite
         self.keeping.keeper.start()
+        if self.metrics is not None:
+            self.metrics.start()
         self._say_where_results_are()
 
     def _say_where_results_are(self) -> None:
@@ -116,9 +120,13 @@ class Host:
         if self._has_said_ready:
             return
         self._has_said_ready = True
-        instance = self.presence.provider_id
         self.chronicle.say(
-            "ready", host=self.holder.id, slots=self.load.slots, journal=str(self.store.url), instance=instance
+            "ready",
+            host=self.holder.id,
+            slots=self.load.slots,
+            journal=str(self.store.url),
+            instance=self.presence.provider_id,
+            metrics=None if self.metrics is None else self.metrics.address,
         )
 
     def begin_without_loop(self, timer: Any) -> None:
@@ -137,6 +145,8 @@ class Host:
         self.keeping.keeper.stop(timeout_s=1.0)
         self.broker.tenure = None
         self.identity.release()
+        if self.metrics is not None:
+            self.metrics.close()
 
     def _report(self) -> float:
         """Say that this host lives, and hear what of its work is cancelled. On the keeper's thread."""

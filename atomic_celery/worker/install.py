@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.concurrency import get_implementation
 
@@ -49,7 +49,10 @@ def install(worker: Any) -> None:
     who = identity.take(settings.state_dir, journal=f"{broker.store.url} {settings.prefix}", name=worker.hostname)
     lines = Lines(sys.__stdout__, as_json=settings.json)
     worker.quiet = getattr(worker, "quiet", False) or settings.json
-    worker.atomic = Host(worker, broker, settings, who, lines)
+    try:
+        worker.atomic = Host(worker, broker, settings, who, lines)
+    except errors.ConfigError as error:  # what it is to listen on cannot be listened on
+        _give_up(setup_check.Findings([setup_check.Problem(str(error), "correct atomic_metrics_listen")]))
     worker.consumer_cls = consumer_class(worker.consumer_cls)
     worker.app.steps["worker"].add(HostStep)
     worker.app.steps["consumer"].add(LeaveStep)
@@ -68,9 +71,13 @@ def _checked(worker: Any) -> Settings:
     for warning in findings.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if findings.problems:
-        print(findings.text(), file=sys.stderr)
-        raise SystemExit(1)
+        _give_up(findings)
     return settings
+
+
+def _give_up(findings: setup_check.Findings) -> NoReturn:
+    print(findings.text(), file=sys.stderr)
+    raise SystemExit(1)
 
 
 def _choose(worker: Any, settings: Settings) -> setup_check.Findings:

@@ -43,6 +43,12 @@ def _options() -> list[click.Option]:
             metavar="MS",
             help="Drain and exit once no task has run for so many milliseconds.",
         ),
+        _option(
+            "--metrics-listen",
+            "atomic_metrics_listen",
+            metavar="HOST:PORT",
+            help="Serve what this worker does for Prometheus, at /metrics.",
+        ),
         _option("--json", "atomic_json", is_flag=True, default=None, help="Print events as JSON, one object a line."),
         _option("--prefix", "atomic_prefix", callback=_share, help="Prefix of the tables."),
         _option(

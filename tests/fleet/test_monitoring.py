@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from atomic_celery.fleet.exposition import Exposition
+from atomic_celery.fleet.exposition import FleetExposition, WorkerExposition, Working
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.reading import Reader
 from atomic_celery.store.store import Store
@@ -23,7 +23,9 @@ DASHBOARD, RULES = MONITORING / "grafana-dashboard.json", MONITORING / "promethe
 @pytest.fixture
 def known(sqlite_store: Store) -> set[str]:
     """The names of every sample that is served."""
-    text = Exposition(Reader(sqlite_store, Policy())).text().decode()
+    working = Working(slots=1, busy=0, leases=0, draining=False, poll_failures=0, attempts={"succeeded": 1})
+    expositions = (FleetExposition(Reader(sqlite_store, Policy())), WorkerExposition(lambda: working))
+    text = "".join(exposition.text().decode() for exposition in expositions)
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 

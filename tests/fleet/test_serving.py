@@ -22,10 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from atomic_celery import errors
 from atomic_celery.config import Settings
 from atomic_celery.fleet import serving
-from atomic_celery.fleet.exposition import Exposition
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.reading import Reader
-from atomic_celery.fleet.serving import Server, address_of
+from atomic_celery.fleet.serving import Server, SignalPages, address_of
 from atomic_celery.store.store import Store, open_store
 from tests.cli.conftest import project
 from tests.store.desk import Desk
@@ -51,7 +50,7 @@ NAMES = {
 @contextmanager
 def served(store: Store, policy: Policy | None = None, **options: Any) -> Iterator[Server]:
     reader = Reader(store, policy or Policy(), **options)
-    server = Server("127.0.0.1:0", reader, Exposition(reader))
+    server = Server("127.0.0.1:0", SignalPages(reader))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -227,7 +226,7 @@ def test_addresses() -> None:
 
 def test_an_address_in_use_is_said(desk: Desk) -> None:
     with served(desk.store) as server, pytest.raises(errors.ConfigError, match="cannot listen on 127"):
-        Server(server.address, Reader(desk.store, Policy()), None)  # type: ignore[arg-type]
+        Server(server.address, SignalPages(Reader(desk.store, Policy())))
 
 
 def test_the_program_serves_without_a_single_write_and_ends_when_told(postgres_url: str, tmp_path: Path) -> None:
