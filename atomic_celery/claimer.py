@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from atomic_celery import clock, errors, faults, outbox
@@ -20,6 +20,7 @@ from atomic_celery.config import Settings
 from atomic_celery.demand import NOTHING, Consumer, Demand, Nobody, Want
 from atomic_celery.endings import Attempt, Ending, Endings
 from atomic_celery.gate import Gate
+from atomic_celery.lanes import Lanes
 from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
 from atomic_celery.loop import Loop
 from atomic_celery.post import Letter, Post
@@ -43,8 +44,6 @@ FULL_SCAN_EVERY_S = 1.0
 TAKE_EVERY_S = 10.0
 MOST_TAKEN_AT_ONCE = 100
 
-_PRIORITIES = range(9, -1, -1)
-
 
 @dataclass(slots=True)
 class Hooks:
@@ -57,28 +56,6 @@ class Hooks:
     """Told of every message this consumer made ready again, or buried, after somebody's end."""
     mourn: Callable[[], None] = lambda: None
     """Called now and then: the failures of buried messages may still have to be stored. On the consumer's thread."""
-
-
-class Lanes:
-    """Where, in each queue and priority, it is worth starting to look: a hint, and nothing depends on it but speed."""
-
-    def __init__(self) -> None:
-        self._after: dict[tuple[int, int], int] = {}
-        self._count = 0
-
-    def of(self, queue_ids: Sequence[int], *, from_the_start: bool) -> list[Lane]:
-        """Return the lanes of these queues, the highest priority first; the queues take turns to be the first."""
-        self._count += 1
-        first = self._count % len(queue_ids)
-        order = [*queue_ids[first:], *queue_ids[:first]]
-        after = {} if from_the_start else self._after
-        return [Lane(queue, priority, after.get((queue, priority), 0)) for priority in _PRIORITIES for queue in order]
-
-    def passed(self, claimed: Iterable[Claimed]) -> None:
-        """Start behind these next time."""
-        for message in claimed:
-            lane = (message.queue_id, message.priority)
-            self._after[lane] = max(self._after.get(lane, 0), message.position)
 
 
 class Claimer:
@@ -153,6 +130,7 @@ class Claimer:
     def flush(self) -> bool:
         """Settle what waits, here and now; False if the database could not be reached, and it still waits."""
         with self._turning:
+            self.endings.recall(math.inf)
             try:
                 while len(self.endings):
                     self._exchange(self.consumer, (), from_the_start=False)
@@ -234,6 +212,7 @@ class Claimer:
     def _work(self, consumer: Consumer, now_s: float) -> float:
         """Claim first, because somebody waits for that; then what can wait."""
         demand = consumer.demand()
+        self.endings.recall(now_s)
         if self._slumber.rung:
             self._slumber.rung = False
             self._hear(demand)
@@ -281,6 +260,7 @@ class Claimer:
 
     def _due_s(self, demand: Demand) -> Iterator[float]:
         yield clock.monotonic_s() + self._upkeep.wait_s()
+        yield self.endings.due_s
         yield min(self._look_at_s, self._gate.look_at_s) if any(want.limit for want in demand.wants) else math.inf
         yield self._take_at_s if demand.no_ack_queue_ids else math.inf
         yield self._touch_at_s if demand.consumed_ids else math.inf
@@ -331,6 +311,8 @@ class Claimer:
                 raise
             return 0
         except BaseException as error:
+            if isinstance(error, errors.StoreBusy) and self.endings.put_off(attempt, clock.monotonic_s()):
+                return 0
             self.endings.failed(attempt, error)
             raise
         self._hold(turn.claimed, asked_at)

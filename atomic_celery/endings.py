@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Literal
 from atomic_celery import errors
 from atomic_celery.clock import Moment
 from atomic_celery.lease import Lease, LeaseKeeper
-from atomic_celery.outbox import Entry
+from atomic_celery.outbox import Entry, has_keys
 from atomic_celery.store.records import Held, Limit, Settlement, Turn
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,9 @@ Outcome = Literal["complete", "release", "crash", "bury", "delay", "gate"]
 LONG_AGO = Moment(float("-inf"), float("-inf"))
 MOST_AT_ONCE = 1000
 MOST_BYTES_AT_ONCE = 16 * 1024 * 1024
+AGAIN_AFTER_S = 2.0
+"""When an end is tried again that waits for a key."""
+
 BYTES_A_SECOND = 2 * 1024 * 1024
 """What even a slow database stores."""
 
@@ -54,6 +58,7 @@ class Endings:
         self._waiting: list[Ending] = []
         self._unsure: dict[Held, Moment] = {}
         self._suspect: set[Held] = set()
+        self._put_off: list[tuple[float, Ending]] = []
         self._most_at_once = MOST_AT_ONCE
         self._lock = threading.Lock()
 
@@ -70,6 +75,35 @@ class Endings:
         """Let *ending* be settled soon. Safe from any thread."""
         with self._lock:
             self._waiting.append(ending)
+
+    @property
+    def due_s(self) -> float:
+        """When `recall` will have something."""
+        return min((at_s for at_s, _ in self._put_off), default=math.inf)
+
+    def recall(self, now_s: float) -> None:
+        """Let those that were put off be settled, as far as it is time. On the settling thread."""
+        due = [ending for at_s, ending in self._put_off if at_s <= now_s]
+        self._put_off = [each for each in self._put_off if each[0] > now_s]
+        with self._lock:
+            self._waiting += due
+
+    def put_off(self, attempt: Attempt, now_s: float) -> bool:
+        """Take back what was not settled because somebody held a lock; those that publish under a key wait a while.
+
+        Returns:
+            Whether there are such; else nothing was taken back.
+        """
+        keyed = [ending for ending in attempt.endings if ending.outbox is not None and has_keys(ending.outbox())]
+        if not keyed:
+            return False
+        self._keeper.hold(attempt.leases)
+        aside = {ending.held for ending in keyed}
+        self._suspect |= aside
+        self._put_off += [(now_s + AGAIN_AFTER_S, ending) for ending in keyed]
+        with self._lock:
+            self._waiting = [*(ending for ending in attempt.endings if ending.held not in aside), *self._waiting]
+        return True
 
     def begin(self) -> Attempt:
         """Take what waits, as much as one transaction should settle, and renew it no more."""

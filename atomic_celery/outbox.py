@@ -155,9 +155,16 @@ def deliver(store: Store, entries: Sequence[Entry]) -> list[FullChord]:
     finishers = [chord.finisher for chord in full if chord.finisher is not None]
     finishers += _write_rows_of_django(store, sorted_out)
     messages = sorted_out.all(NewMessage) + [_addressed(store, finisher) for finisher in finishers]
+    if has_keys(messages):
+        store.limits.hurry()
     for start in range(0, len(messages), A_STATEMENT):
         _publish(store, messages[start : start + A_STATEMENT])
     return [chord for chord in full if chord.finisher is None]
+
+
+def has_keys(entries: Sequence[Entry]) -> bool:
+    """Whether one of them is a message that has to wait for whoever is publishing under its key."""
+    return any(isinstance(entry, NewMessage) and entry.unique_key is not None for entry in entries)
 
 
 class _SortedOut:

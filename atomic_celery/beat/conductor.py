@@ -30,8 +30,8 @@ _RUNS = UUID("6a7fcf52-0b0b-5f0e-9d3c-6d0c8e1a4b57")  # only to tell our names f
 _LATE_IN_TERMS = 1.5
 _MOST_AT_ONCE = 100
 _LOOK_AGAIN_MS = 60_000
-_KEY_WITHIN_MS, _KEY_AGAIN_MS = 1_000, 5_000
-"""How long a run waits for its key, which somebody is about to publish under too, and when it is tried again."""
+_KEY_AGAIN_MS = 5_000
+"""When a run is tried again under whose key somebody else is about to publish."""
 
 
 @dataclass(slots=True)
@@ -205,13 +205,13 @@ class Conductor:
                 raise errors.StoreBusy(f"the schedule {self._beat!r} was changed by another program")
             for move in moves:
                 if publish and move.is_run:
-                    self._publish_within_a_second(move)
+                    self._publish_soon(move)
         for move in moves:
             move.line.progress = move.after
         self._show([move.line for move in moves])
 
-    def _publish_within_a_second(self, move: _Move) -> None:
-        self._store.schedules.hurry(_KEY_WITHIN_MS)
+    def _publish_soon(self, move: _Move) -> None:
+        self._store.limits.hurry()
         try:
             self._publish(move.line.entry, move.after.last_run_ms, self._task_id(move.after))
         except Exception as error:

@@ -13,6 +13,9 @@ from atomic_celery.store.records import Claimed, Gated, Held, Holder, Lane, Limi
 LANES_AT_ONCE = 100
 """How many lanes of a queue one survey looks at."""
 
+KEY_WITHIN_MS = 250
+"""How long whoever has other things to do waits for a key that somebody else's open transaction publishes under."""
+
 UNUSED_MS = 24 * 3600 * 1000
 """How long a limit is kept that no message has."""
 
@@ -147,6 +150,15 @@ class Limits(Noun):
         """
         with self._joining():
             return {key: task_id for key, task_id in self._many("key_holders", keys=keys) if task_id is not None}
+
+    def hurry(self) -> None:
+        """Wait but `KEY_WITHIN_MS` for a key, for the rest of the transaction; SQLite has one lock for all.
+
+        Raises:
+            StoreBusy: Here never; by what is published then. All of the transaction is undone.
+        """
+        if self._database.dialect == "postgresql":
+            self._exec("hurry", wait_ms=KEY_WITHIN_MS)
 
     def expire(self, limit: int) -> int:
         """Drop up to *limit* limits that no message has had for a day; return how many."""

@@ -54,12 +54,3 @@ class Schedules(Noun):
             for before, after in moves
         ]
         return self._exec("advance", beat=beat, moves=rows)
-
-    def hurry(self, wait_ms: int) -> None:
-        """Wait for nobody's lock longer than *wait_ms*, for the rest of the transaction; SQLite has but one lock.
-
-        Raises:
-            StoreBusy: Here never; by what runs then. All of the transaction is undone.
-        """
-        if self._database.dialect == "postgresql":
-            self._exec("hurry", wait_ms=wait_ms)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from atomic_celery.claimer import Lanes
 from atomic_celery.config import Settings
+from atomic_celery.lanes import Lanes
 from atomic_celery.store import open_store
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder, NewMessage

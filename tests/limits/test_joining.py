@@ -91,6 +91,31 @@ def test_a_second_publisher_of_a_key_waits_for_the_first_ones_transaction(postgr
     assert list(states(fleet)) == [result.id]
 
 
+def test_a_host_whose_task_ends_with_such_a_call_settles_all_others(postgres_fleet: Fleet) -> None:
+    fleet = postgres_fleet
+    worker = fleet.worker(slots=2).start()
+    worker.wait_line("ready")
+    once, add = task(fleet, "once"), fleet.app.signature("tests.support.application.add", args=(1, 1))
+    engine = sqlalchemy.create_engine(fleet.url.removeprefix("atomic+").replace("postgresql:", "postgresql+psycopg2:"))
+    with Session(engine) as session:
+        with atomic_celery.publishing_in(session):
+            first = once.delay("k", str(fleet.directory / "go"))
+        held_up = add.clone().set(link=[once.si("k", "nowhere")]).delay()
+        fleet.wait_until(lambda: _waits_for_somebody(engine))
+        others = [add.clone().delay() for _ in range(20)]
+        assert [other.get(timeout=30) for other in others] == [2] * 20
+        assert not held_up.ready()
+        session.commit()
+    engine.dispose()
+
+    assert held_up.get(timeout=30) == 2
+    fleet.open_gate("go")
+    assert first.get(timeout=30) == "k"
+    fleet.wait_until(lambda: fleet.unfinished() == 0)
+    assert [row for row in fleet.ledger.rows() if row.startswith("begin")] == [f"begin k {first.id}"]
+    assert not worker.events("degraded")
+
+
 def test_a_limit_first_heard_of_in_a_transaction_that_is_rolled_back_holds_afterwards(
     fleet: Fleet, engine: sqlalchemy.Engine
 ) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from atomic_celery import errors
-from atomic_celery.claimer import PAUSE_S, Claimer, Hooks, Lanes
+from atomic_celery.claimer import PAUSE_S, Claimer, Hooks
 from atomic_celery.demand import Demand, Want
 from atomic_celery.endings import Ending
+from atomic_celery.lanes import Lanes
 from atomic_celery.lease import LeaseKeeper
 from atomic_celery.store import Claimed, Holder, NewMessage, Store
 from atomic_celery.store.messages import Messages

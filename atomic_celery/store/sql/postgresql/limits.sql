@@ -288,6 +288,10 @@ SELECT unique_key, task_id
   FROM atomic_message
  WHERE unique_key = ANY (ARRAY(SELECT jsonb_array_elements_text(:keys::jsonb)));
 
+-- name: hurry :exec
+-- Wait no longer for a lock, for the rest of the transaction.
+SELECT set_config('lock_timeout', :wait_ms::text, true);
+
 -- name: expire :one
 -- Drop limits of tasks that no message has had for so long; a publisher says in time that it is about to use one.
 WITH unused AS (

@@ -31,7 +31,3 @@ UPDATE atomic_schedule
    AND entry = move->>0
    AND last_run_ms = (move->>1)::bigint
    AND total_runs = (move->>2)::bigint;
-
--- name: hurry :exec
--- Wait no longer for a lock, for the rest of the transaction.
-SELECT set_config('lock_timeout', :wait_ms::text, true);
