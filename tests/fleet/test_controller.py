@@ -241,6 +241,20 @@ def test_a_drain_of_what_the_provider_never_listed_is_an_operator_s_own(scene: S
     assert [drain.instance for drain in scene.store.hosts.drains()] == ["elsewhere"]
 
 
+def test_a_host_that_falls_silent_is_recorded_once(scene: Scene) -> None:
+    scene.cloud.make("a")
+    scene.up("a")
+    scene.controller.turn()
+    scene.pass_s(10)
+    assert scene.events("host-stale") == []
+    scene.pass_s(60, step_s=10)
+    [event] = scene.events("host-stale")
+    assert event.instance == "a"
+    scene.up("a")
+    scene.pass_s(10)
+    assert len(scene.events("host-stale")) == 1
+
+
 # A provider in trouble
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from atomic_celery.fleet.controller import TERM
 from tests.cli.conftest import CommandLine, World, cli, project, store, world
+from tests.faults.skew import Skew
 from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
@@ -33,12 +34,17 @@ class Controllers:
     def environment(self) -> dict[str, str]:
         return {**self.cli.environment, "ATOMIC_TERM": str(TERM_S), "ATOMIC_TEST_CLOUD": str(self.folder)}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         """Start one; it is killed at the end of the test at the latest."""
         command = self.cli.command("atomic", "controller", "--provisioner", CLOUD, "--json", *words)
         with (self.folder / f"out.{len(self._started)}").open("w") as said:
             process = subprocess.Popen(
-                command, cwd=self.cli.directory, env=self.environment, stdout=said, stderr=subprocess.STDOUT, text=True
+                command,
+                cwd=self.cli.directory,
+                env={**self.environment, **env},
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
         self._started.append(process)
         return process
@@ -117,6 +123,27 @@ def test_a_controller_that_was_frozen_past_its_term_calls_nothing_when_it_goes_o
     assert controllers.leads(successor)
 
 
+def test_a_controller_whose_wall_clock_jumps_in_the_middle_of_a_call_does_not_go_on_with_it(
+    controllers: Controllers, tmp_path: Path
+) -> None:
+    """As after a sleep of the machine, while the monotonic clock stood still: by that one a minute is left."""
+    skew = Skew(tmp_path / "clock")
+    controllers.world.publish("t1")
+    hold = controllers.folder / "hold.scale_to"
+    hold.touch()
+    path = os.pathsep.join([skew.env["PYTHONPATH"], controllers.environment["PYTHONPATH"]])
+    env = {**skew.env, "PYTHONPATH": path, "ATOMIC_TERM": "60"}
+    process = controllers.start("--workers-per-host", "1", **env)
+    controllers.wait_until(lambda: (controllers.folder / f"came.scale_to.{process.pid}").exists(), "a call has begun")
+    skew.step(+300)
+    controllers.wait_until(lambda: {"given-up", "lost"} & set(controllers.said(process)), "it is given up")
+    hold.unlink()
+    listed = controllers.calls().count((process.pid, "list"))
+    controllers.wait_until(lambda: controllers.calls().count((process.pid, "list")) > listed, "it leads anew")
+    assert (process.pid, "scale_to") not in controllers.calls()
+    assert not list(controllers.folder.glob("vm-*.json"))
+
+
 def test_of_two_controllers_one_makes_all_calls_until_it_is_killed(controllers: Controllers) -> None:
     first = controllers.start()
     controllers.wait_until(lambda: controllers.leads(first), "the first leads")
@@ -150,6 +177,9 @@ def test_a_dry_run_says_why_and_does_nothing(controllers: Controllers) -> None:
     [
         (("--provisioner", CLOUD, "--once"), 0, ""),
         (("--provisioner", f"{CLOUD}:broken", "--once"), 1, "degraded"),
+        (("--provisioner", f"{CLOUD}:broken", "--dry-run"), 1, "no cloud today"),
+        (("--provisioner", CLOUD, "--dry-run"), 0, "nothing to do"),
+        (("--provisioner", CLOUD, "--dry-run", "--json"), 0, '"reasons": ['),
         (("--provisioner", CLOUD, "--min-hosts", "5", "--max-hosts", "2"), 1, "max_hosts must be at least"),
         (("--provisioner", "no.such.module"), 1, "cannot be imported"),
         (("--provisioner", CLOUD, "--idle-drain", "soon"), 64, "not a valid integer"),
@@ -161,6 +191,15 @@ def test_how_a_controller_ends(controllers: Controllers, words: tuple[str, ...],
     assert run.returncode == code, run.stderr
     assert said in run.stdout + run.stderr
     assert [name for _, name in controllers.calls()] == (["list"] if code == 0 else [])
+
+
+def test_one_tick_of_a_second_controller_does_nothing_while_the_first_leads(controllers: Controllers) -> None:
+    first = controllers.start()
+    controllers.wait_until(lambda: controllers.leads(first), "the first leads")
+    run = controllers.cli("controller", "--provisioner", CLOUD, "--once", "--json", env=controllers.environment)
+    assert run.returncode == 0, run.stderr
+    assert [json.loads(line)["event"] for line in run.stdout.splitlines()] == ["controller-standby", "stopped"]
+    assert {pid for pid, _ in controllers.calls()} <= {first.pid}
 
 
 def test_a_controller_does_not_begin_without_tables(tmp_path: Path, broker_url: str) -> None:
