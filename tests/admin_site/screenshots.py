@@ -50,7 +50,8 @@ def _live(app: Celery, store: Store, directory: Path) -> None:
     for minute in range(60):
         store.at(now_ms - minute * 60_000)
         count = 40 + (minute * 7919) % 23
-        store.traffic.add("host", [Sample("succeeded", 9, count, 300 * count), Sample("failed", 8, minute % 3, 200)])
+        ended = [Sample("succeeded", 9, count, 300 * count), Sample("failed", 8, minute % 3, 200)]
+        store.traffic.add("host", [*ended, Sample("waited", 6, count, 45 * count)])
     store.at(None)
 
 

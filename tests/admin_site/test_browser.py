@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from atomic_celery.store.store import Store
 from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
 from tests.admin_site.people import PEOPLE
 from tests.admin_site.running import Site
+from tests.support.hosts import new_host
 from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
@@ -28,6 +30,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 expect.set_options(timeout=20_000)
 
 PAGES = ("overview/", "host/", "root/", "message/", "fleetevent/", "term/")
+FAMILY = "a-family"
+"""A root with a task and its child."""
 
 
 @dataclass
@@ -115,7 +119,10 @@ def busy(scene: Scene) -> Iterator[Scene]:
         scene.wait_state(running, "running")
         dead = scene.wait_task("dead", countdown=3600)
         operations.bury(scene.store, [scene.message_of(dead)], reason="an <b>evil</b> reason", asked_by="test")
-        scene.wait_task("later", countdown=3600)
+        later = scene.wait_task("later", countdown=3600)
+        operations.set_root(scene.store, FAMILY, RootTerms(max_running=1, children=9), asked_by="test")
+        parent = scene.wait_task("parent", countdown=3600, root_id=FAMILY, parent_id=later)
+        scene.wait_task("child", countdown=3600, root_id=FAMILY, parent_id=parent)
         yield scene
         scene.open_gate(gate)
         scene.wait_state(running, None)
@@ -125,7 +132,7 @@ def busy(scene: Scene) -> Iterator[Scene]:
 def _addresses(scene: Scene) -> list[str]:
     message = scene.store.reads.messages()[0]
     host = scene.store.hosts.list()[0]
-    return [*PAGES, f"message/{message.id}/", f"host/{host.id}/"]
+    return [*PAGES, f"message/{message.id}/", f"host/{host.id}/", f"root/{FAMILY}/"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -332,6 +339,80 @@ def test_everything_works_without_javascript(busy: Scene, visit: Visit) -> None:
     assert "Deleted 1 message" in visitor.said()
     assert page.url.endswith("?state=delayed")
     assert busy.state(task) is None
+
+
+def test_every_action_is_done_without_javascript_on_a_phone(busy: Scene, visit: Visit) -> None:
+    visitor = visit(java_script_enabled=False, viewport=PHONE, color_scheme="dark")
+    page = visitor.page
+
+    def do(address: str, target: object, action: str, **fields: str) -> str:
+        visitor.go(address)
+        page.locator(f"[name=selected][value='{target}']").check()
+        button = page.get_by_role("button", name=re.compile(f"^{action}…?$"))
+        button.click()
+        for label, value in fields.items():
+            page.get_by_label(label).fill(value)
+        if page.get_by_role("heading", name=f"{action}?").count():
+            button.click()
+        return visitor.said()
+
+    busy.store.at(1)
+    busy.store.hosts.register(new_host("gone", "boot"))
+    busy.store.at(None)
+    fence = busy.store.terms.begin("another leader", "somebody", 60_000)
+    task = busy.wait_task("by hand", countdown=3600)
+    message = busy.message_of(task)
+    done = {
+        ("host/", "gone", "Drain"): "Draining 1 host",
+        ("host/", "gone", "Take drain back"): "Drain taken back for 1 host",
+        ("host/", "gone", "Forget"): "Forgotten 1 host",
+        ("root/", FAMILY, "Pause"): "Paused 1 root",
+        ("root/", FAMILY, "Resume"): "Resumed 1 root",
+        ("root/", FAMILY, "Change limits"): "Changed 1 root",
+        ("root/", FAMILY, "Cancel"): "Cancelled 1 root",
+        ("message/", message, "Put aside"): "Buried 1 message",
+        ("message/", message, "Requeue"): "Requeued 1 message",
+        ("term/", f"{fence} another%20leader", "End term"): "Ended 1 term",
+    }
+    for (address, target, action), said in done.items():
+        fields = {"At once, at most": "7"} if action == "Change limits" else {}
+        assert said in do(address, target, action, **fields)
+    view = busy.store.roots.get(FAMILY)
+    assert view is not None
+    assert (view.max_running, view.budget_children, view.state) == (7, 9, "cancelled")
+    assert "gone" not in [host.id for host in busy.store.hosts.list()]
+    assert not busy.store.terms.renew("another leader", fence or 0, 60_000)
+    busy.open_gate("by hand")
+    busy.wait_state(task, None)
+    assert "Not done" in do("root/", FAMILY, "Resume")
+
+
+def test_a_limit_that_is_none_is_refused_and_said(busy: Scene, visit: Visit) -> None:
+    visitor = visit()
+    page = visitor.go(f"root/{FAMILY}/")
+    page.get_by_role("button", name="Change limits").click()
+    expect(page.get_by_label("Children")).to_have_value("9")
+    page.get_by_label("Cost").fill("much")
+    page.get_by_role("button", name="Change limits").click()
+    assert "Nothing was done: cost is a number from 0 on, got 'much'" in visitor.said()
+
+
+def test_children_hang_below_who_sent_them(busy: Scene, visit: Visit) -> None:
+    page = visit().go(f"root/{FAMILY}/")
+    expect(page.locator(".fleet-tree li")).to_have_count(2)
+    expect(page.locator(".fleet-tree .fleet-depth-0")).to_have_count(1)
+    expect(page.locator(".fleet-tree .fleet-depth-1")).to_contain_text("sent by")
+
+
+@pytest.mark.parametrize("kind", ["CSV", "JSON"])
+def test_events_are_taken_along(busy: Scene, visit: Visit, kind: str) -> None:
+    page = visit().go("fleetevent/", root=FAMILY)
+    with page.expect_download() as download:
+        page.get_by_role("link", name=kind).click()
+    assert download.value.suggested_filename == f"fleet-events.{kind.lower()}"
+    text = Path(download.value.path()).read_text()
+    assert "root-changed" in text
+    assert "host-registered" not in text
 
 
 def test_it_can_be_steered_by_keyboard(busy: Scene, visit: Visit) -> None:

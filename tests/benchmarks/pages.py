@@ -94,7 +94,7 @@ SELECT grain_s,
   FROM (VALUES (60, 74, 7), (900, 103, 0), (7200, 83, 0)) AS grain (grain_s, most, shards)
  CROSS JOIN LATERAL generate_series(0, most) AS back
  CROSS JOIN LATERAL generate_series(0, shards) AS shard
- CROSS JOIN (VALUES ('succeeded'), ('failed'), ('retried')) AS kinds (kind)
+ CROSS JOIN (VALUES ('succeeded'), ('failed'), ('retried'), ('waited')) AS kinds (kind)
  CROSS JOIN generate_series(4, 12) AS band;
 """
 _PAGES = (

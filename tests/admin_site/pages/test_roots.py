@@ -6,9 +6,10 @@ import dataclasses
 
 from django.contrib.admin.utils import quote
 from django.utils.html import escape
-from pages.fleet import FleetCase, url
+from pages.fleet import HOLDER, FleetCase, host, url
 
 from atomic_celery import operations
+from atomic_celery.store.records import Lane
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.searches import Relative
 from django_admin.roots import tree
@@ -36,6 +37,26 @@ class Roots(FleetCase):
         assert "import-42" in self.see("root", id="import-42")
         assert "No root like that" in self.see("root", id="another")
         assert "No root like that" in self.see("root", state="paused")
+
+    def test_the_time_until_all_is_done_is_told_by_how_long_it_took_so_far(self) -> None:
+        with self.here() as store:
+            began_ms = store.now_ms()
+            store.at(began_ms)
+            self.declare("r", max_running=1)
+            for number in range(5):
+                self.publish(task_id=f"t{number}", root_id="r")
+            assert ">-</td>" in self.see("root")  # nothing is known yet
+            store.hosts.register(host())
+            for _ in range(2):
+                [waiting, *_] = store.limits.survey([Lane(self.queue_id, 0)], 1).gated
+                [claimed] = store.limits.admit(HOLDER, [waiting], 30_000)
+                store.messages.complete([claimed.held])
+            store.at(began_ms + 60_000)
+            one, all_ = self.see("root", "r"), self.see("root")
+            store.at(None)
+        assert "2 of 5, done in about 1m30s" in one
+        assert "2/5" in all_
+        assert "1m30s" in all_
 
     def test_roots_have_pages(self) -> None:
         for number in range(60):
