@@ -42,11 +42,19 @@ class Post:
         """
         letters = [self._letters.popleft() for _ in range(len(self._letters))]
         try:
-            new = [message for letter in letters for message in letter()]
-            if new:
-                self._store.messages.publish(new)
-        except errors.QueueNotFound:
-            self.misrouted()  # these are lost, as they would be a moment later
+            if not self._sent(letters):  # whoever asks again has a new queue, bound under the same name
+                self.misrouted()
+                self._sent(letters)
         except BaseException:
             self._letters.extendleft(reversed(letters))
             raise
+
+    def _sent(self, letters: Sequence[Letter]) -> bool:
+        """Whether they could be stored: none of the queues they are for is gone."""
+        new = [message for letter in letters for message in letter()]
+        try:
+            if new:
+                self._store.messages.publish(new)
+        except errors.QueueNotFound:
+            return False
+        return True

@@ -140,16 +140,21 @@ class TaskPool(BasePool):
         self._crew.fill()
 
     def grow(self, n: int = 1) -> None:
-        """Add *n* children."""
-        self._resize(n)
+        """Add *n* children.
+
+        Raises:
+            ValueError: *n* is no whole number above 0.
+        """
+        self._resize(_count(n))
         self._crew.fill()
 
     def shrink(self, n: int = 1) -> None:
         """Remove *n* idle children.
 
         Raises:
-            ValueError: There are fewer; those there are were removed.
+            ValueError: There are fewer; those there are were removed. Or *n* is no whole number above 0.
         """
+        n = _count(n)
         idle = [link for link in self._crew.links if not link.load and not link.leaving]
         for link in idle[:n]:
             self._resize(-1)
@@ -296,6 +301,13 @@ class TaskPool(BasePool):
             }
         )
         return info
+
+
+def _count(n: Any) -> int:
+    """Return by how many processes a pool is to grow or shrink; remote control may ask for anything."""
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"a pool grows and shrinks by a whole number of processes, at least 1; got {n!r}")
+    return n
 
 
 def _describe(link: Link) -> dict[str, Any]:

@@ -51,10 +51,11 @@ class Topology:
         if known is not None and known.until_s > now_s:
             return known.route
         route = self._look_up(exchange, routing_key)
+        if not route and exchange != EVENTS:
+            return route  # who asks by remote control, and asks once more, must not wait for an answer in vain
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
-        fresh_s = UNHEARD_EVENTS_S if exchange == EVENTS and not route else FRESH_S
-        self._routes[exchange, routing_key] = _Known(route, now_s + fresh_s)
+        self._routes[exchange, routing_key] = _Known(route, now_s + (FRESH_S if route else UNHEARD_EVENTS_S))
         return route
 
     def addressed(self, packed: Packed, exchange: str, routing_key: str) -> list[NewMessage]:

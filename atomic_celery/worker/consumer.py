@@ -56,6 +56,30 @@ class LeasedConsumer:
 
         return on_task_received
 
+    def call_soon(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Do what a remote command asks for; what cannot be done ends that, and not this worker."""
+
+        def attempt() -> None:
+            try:
+                act(*args, **options)
+            except self.connection_errors:
+                raise
+            except Exception as error:
+                logger.error("%s%r cannot be done: %s", getattr(act, "__name__", act), args, error, exc_info=error)
+
+        return super().call_soon(attempt)  # type: ignore[misc]
+
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """Consume from one more queue; not from one that cannot be declared, also after the next lost connection."""
+        try:
+            super().add_task_queue(queue, *args, **options)  # type: ignore[misc]
+        except self.connection_errors:
+            raise
+        except Exception:
+            if isinstance(queue, str):
+                self.app.amqp.queues.deselect(queue)
+            raise
+
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """Put a message aside whose body is not what it says; Celery would drop it."""
         self.controller.atomic.settling.refuse(message, exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 from tests.support.workers import Fleet
 
@@ -82,6 +83,39 @@ def test_a_rate_limited_task_is_held_and_runs_in_time(fleet: Fleet) -> None:
         fleet.send("note", f"n{number}")
     assert sorted(fleet.wait_done(6)) == [f"n{number}" for number in range(6)]
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+
+
+def test_each_of_many_questions_is_answered(fleet: Fleet) -> None:
+    """Each asks under the name of a reply queue that was deleted with the answer before."""
+    fleet.worker().start().wait_line("ready")
+    for _ in range(30):
+        assert fleet.app.control.broadcast("ping", reply=True, timeout=20, limit=1) == [{"w@test": {"ok": "pong"}}]
+
+
+UNUSABLE = [
+    {"queue": "a\0b"},
+    {"queue": "x" * 600},
+    {"queue": {"a": "mapping"}},
+    {"queue": "headed", "exchange_type": "headers"},
+]
+
+
+def test_commands_that_make_no_sense_end_no_worker(fleet: Fleet) -> None:
+    worker = fleet.worker().start()
+    worker.wait_line("ready")
+    for arguments in UNUSABLE:
+        assert fleet.app.control.broadcast("add_consumer", arguments=arguments, reply=True, timeout=20, limit=1)
+    assert fleet.app.control.broadcast("cancel_consumer", arguments=UNUSABLE[2], reply=True, timeout=20, limit=1)
+    fleet.wait_until(lambda: worker.log.count("cannot be done") == len(UNUSABLE) + 1)
+    for n in (-1, 0, "many", 1.5):
+        for command in ("pool_grow", "pool_shrink"):
+            [reply] = fleet.app.control.broadcast(command, arguments={"n": n}, reply=True, timeout=20, limit=1)
+            assert "a whole number of processes, at least 1" in reply["w@test"]["error"]
+    fleet.send("note", "after")
+    assert fleet.wait_done(1) == ["after"]
+    assert [list(host.queues) for host in fleet.store.hosts.list()] == [["celery"]]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_consumers_are_added_and_cancelled_and_the_pool_grows(fleet: Fleet) -> None:
