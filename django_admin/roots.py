@@ -146,9 +146,9 @@ class RootPage(FleetPage):
 
 
 def course(root: RootView) -> Course:
-    """Say how far a root has come. What waits for its time is not counted before it has begun."""
-    done, left = root.finished, root.running + root.waiting + root.retrying
-    going = root.state == "running" and done and left
+    """Say how far a root has come, and when it is done if it goes on like that; not while some wait for their time."""
+    done, left = root.finished, root.running + root.waiting + root.delayed
+    going = root.state == "running" and done and left and not root.delayed
     return Course(done, done + left, round(root.ran_ms / done * left) if going else None)
 
 

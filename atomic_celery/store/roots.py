@@ -68,6 +68,8 @@ class RootView:
     """How many of those wait at its gate, to begin again."""
     retrying: int
     """How many of them wait for the time of their retry."""
+    delayed: int
+    """Messages that wait for their time, whether they have begun before or not, up to the bound."""
     budget_children: int | None
     budget_cost: float | None
     budget_tokens: int | None

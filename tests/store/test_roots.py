@@ -180,6 +180,7 @@ def test_new_children_and_old_ones_share_what_may_run(desk: Desk, alice: Host, b
 
 
 def test_what_began_before_there_was_a_row_is_counted_with_it(desk: Desk, alice: Host) -> None:
+    desk.publish(task_id="later", root_id="r", due_ms=desk.now_ms + 5000)
     children(desk, "r", 6)
     released, crashed, running, retried, buried = desk.claim(limit=5)
     desk.messages.release([released.held])
@@ -192,6 +193,7 @@ def test_what_began_before_there_was_a_row_is_counted_with_it(desk: Desk, alice:
 
     view = seen(desk)
     assert (view.started, view.running, view.waiting_again, view.retrying, view.finished) == (5, 1, 2, 1, 1)
+    assert (view.waiting, view.delayed) == (3, 2)
     desk.pass_ms(1000)
     desk.messages.promote()
     claimed = alice.claim()

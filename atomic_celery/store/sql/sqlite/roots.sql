@@ -130,7 +130,12 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
        (SELECT count(*)
           FROM atomic_message AS m
           JOIN atomic_delayed AS d ON d.message_id = m.id
-         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+         WHERE m.root_limit_id = r.limit_id AND (m.again OR m.due_ms IS NOT NULL) AND m.again) AS retrying,
+       (SELECT count(*)
+          FROM (SELECT id FROM atomic_message
+                 WHERE root_limit_id = r.limit_id AND (again OR due_ms IS NOT NULL)
+                 LIMIT :bound + 1) AS later
+          JOIN atomic_delayed AS d ON d.message_id = later.id) AS delayed,
        r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
@@ -158,7 +163,12 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
        (SELECT count(*)
           FROM atomic_message AS m
           JOIN atomic_delayed AS d ON d.message_id = m.id
-         WHERE m.root_limit_id = r.limit_id AND m.again) AS retrying,
+         WHERE m.root_limit_id = r.limit_id AND (m.again OR m.due_ms IS NOT NULL) AND m.again) AS retrying,
+       (SELECT count(*)
+          FROM (SELECT id FROM atomic_message
+                 WHERE root_limit_id = r.limit_id AND (again OR due_ms IS NOT NULL)
+                 LIMIT :bound + 1) AS later
+          JOIN atomic_delayed AS d ON d.message_id = later.id) AS delayed,
        r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
        r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
   FROM atomic_root AS r
