@@ -118,6 +118,9 @@ def test_a_controller_that_was_frozen_past_its_term_calls_nothing_when_it_goes_o
     controllers.wait_until(lambda: "controller-standby" in controllers.said(frozen), "the frozen one stands by")
     assert [call for call in controllers.calls() if call[0] == frozen.pid] == before
     # What the frozen one had noted that it would ask for counts as asked for: nobody asks twice.
+    if where == "list":
+        controllers.wait_until(lambda: (successor.pid, "scale_to") in controllers.calls(), "the other one adds a host")
+        controllers.wait_until(lambda: list(controllers.folder.glob("vm-*.json")), "it is there")
     made = [path.name for path in controllers.folder.glob("vm-*.json")]
     assert len(made) == (1 if where == "list" else 0), made
     assert controllers.leads(successor)
