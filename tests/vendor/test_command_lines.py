@@ -212,7 +212,11 @@ def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
     def settle() -> None:
         github.states = dict.fromkeys(github.states, "in_progress")
 
-    drive(from_mapping(given), permit, settle)
+    provisioner = from_mapping(given)
+    drive(provisioner, permit, settle)
+    states = ("requested", "waiting", "pending", "queued", "in_progress", "completed")
+    github.states = {19_000_000_100 + number: state for number, state in enumerate(states)}
+    assert [run.state for run in provisioner.list(permit)] == ["pending"] * 4 + ["running"]
     assert github.tokens == {"token ghs_a_token"}
 
 
