@@ -16,7 +16,7 @@ _PRIORITY_OF_A_DELAY = 6  # what Celery's timer gives every delayed task
 
 def install() -> None:
     """Put our commands in front of Celery's own, which go on serving workers of other brokers. Safe to repeat."""
-    for name, command in (("scheduled", scheduled), ("shutdown", shutdown)):
+    for name, command in (("scheduled", scheduled), ("shutdown", shutdown), ("time_limit", time_limit)):
         original = Panel.data[name]
         if not hasattr(original, "celerys_own"):
             Panel.data[name] = _choosing(command, original)
@@ -59,3 +59,12 @@ def _entry(state: Any, payload: str) -> dict[str, Any] | None:
 def shutdown(host: Any, state: Any, msg: str = "Got shutdown from remote", **_: Any) -> None:  # noqa: ARG001
     """Drain, as on the first signal."""
     host.shutdown.drain("remote")
+
+
+def time_limit(host: Any, state: Any, **arguments: Any) -> Any:  # noqa: ARG001
+    """Set a task's limits, if they are numbers: no message of it could be run under others."""
+    for name in ("hard", "soft"):
+        limit_s = arguments.get(name)
+        if not isinstance(limit_s, int | float | None):
+            return {"error": f"the {name} time limit is a number of seconds, got {limit_s!r}"}
+    return Panel.data["time_limit"].celerys_own(state, **arguments)  # type: ignore[attr-defined]

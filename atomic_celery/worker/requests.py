@@ -79,7 +79,7 @@ class HeldRequest(Request):  # type: ignore[misc]
             raise TypeError(f"a task id is text, not {self.id!r:.100}")
         hard_limit_s, soft_limit_s = self.time_limits
         # What is no number would stop the event loop when the task begins; here it stops the message alone.
-        self.time_limits = hard_limit_s and float(hard_limit_s), soft_limit_s and float(soft_limit_s)
+        self.time_limits = _seconds(hard_limit_s), _seconds(soft_limit_s)
         self.claim = claim
         self.held = (claim["id"], claim["fence"])
         if claim["waited_ms"] is not None:
@@ -128,8 +128,8 @@ class HeldRequest(Request):  # type: ignore[misc]
             timeout_callback=self.on_timeout,
             callback=self.on_success,
             error_callback=self.on_failure,
-            soft_timeout=soft_limit_s or task.soft_time_limit,
-            timeout=hard_limit_s or task.time_limit,
+            soft_timeout=soft_limit_s or _seconds(task.soft_time_limit),
+            timeout=hard_limit_s or _seconds(task.time_limit),
             correlation_id=self.id,
         )
         self._apply_result = None if errand is None else ref(errand)
@@ -377,6 +377,10 @@ class HeldRequest(Request):  # type: ignore[misc]
         if self.held is not None:
             self.host.roll.leave(self)
             self.host.chronicle.released(self, outcome)
+
+
+def _seconds(limit: Any) -> float | None:
+    return limit and float(limit)
 
 
 def request_class(base: Any, host: Host) -> type[HeldRequest]:

@@ -111,6 +111,10 @@ def test_commands_that_make_no_sense_end_no_worker(fleet: Fleet) -> None:
         for command in ("pool_grow", "pool_shrink"):
             [reply] = fleet.app.control.broadcast(command, arguments={"n": n}, reply=True, timeout=20, limit=1)
             assert "a whole number of processes, at least 1" in reply["w@test"]["error"]
+    for limits in ({"soft": "x"}, {"hard": [1]}):
+        limited = {"task_name": "tests.support.application.note", **limits}
+        [reply] = fleet.app.control.broadcast("time_limit", arguments=limited, reply=True, timeout=20, limit=1)
+        assert "time limit is a number of seconds" in reply["w@test"]["error"]
     fleet.send("note", "after")
     assert fleet.wait_done(1) == ["after"]
     assert [list(host.queues) for host in fleet.store.hosts.list()] == [["celery"]]
