@@ -37,7 +37,7 @@ LADDER_S = (0.02, 0.2, 2.0, 8.0)
 DEAF_LADDER_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The same while nothing can be heard."""
 
-KEEN_FOR_S = 0.25  # whoever got something expects more at any moment
+KEEN_FOR_S = 0.25  # whoever got something, and could take more, expects more at any moment
 PAUSE_S = 0.002  # before stragglers are looked for: a short task ends meanwhile, and one transaction does for both
 ASIDE_EVERY_S = 0.1  # there is time for other things while claims end
 FULL_SCAN_EVERY_S = 1.0
@@ -222,7 +222,8 @@ class Claimer:
         got = self._exchange(consumer, wants, from_the_start=thorough)
         if wanted and thorough:
             self._full_scan_at_s = now_s + FULL_SCAN_EVERY_S
-        self._keen_until_s = now_s + KEEN_FOR_S if got else self._keen_until_s
+        if got:
+            self._keen_until_s = now_s + KEEN_FOR_S if got < wanted else 0.0
         self.post.send()
         if len(self.endings) and now_s < self._aside_at_s:
             return 0.0

@@ -20,10 +20,11 @@ class Counter:
     """This process's own count of ended tasks."""
 
     def __init__(self, directory: Path) -> None:
-        path = directory / f"tally-{os.getpid()}"
+        path = directory / f"new-tally-{os.getpid()}"
         path.write_bytes(bytes(_FORMAT.size))
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), _FORMAT.size)
+        path.rename(directory / f"tally-{os.getpid()}")  # whoever reads it finds all of it
         self._ended = 0
         self._first_ns = 0
 
