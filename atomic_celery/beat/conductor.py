@@ -203,15 +203,16 @@ class Conductor:
             pairs = [(move.line.progress, move.after) for move in moves]
             if self._store.schedules.advance(self._beat, pairs) != len(moves):
                 raise errors.StoreBusy(f"the schedule {self._beat!r} was changed by another program")
-            for move in moves:
-                if publish and move.is_run:
-                    self._publish_soon(move)
+            runs = [move for move in moves if publish and move.is_run]
+            if runs:
+                self._store.limits.hurry()
+            for move in runs:
+                self._run(move)
         for move in moves:
             move.line.progress = move.after
         self._show([move.line for move in moves])
 
-    def _publish_soon(self, move: _Move) -> None:
-        self._store.limits.hurry()
+    def _run(self, move: _Move) -> None:
         try:
             self._publish(move.line.entry, move.after.last_run_ms, self._task_id(move.after))
         except Exception as error:

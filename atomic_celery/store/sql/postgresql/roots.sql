@@ -140,7 +140,8 @@ WITH held AS MATERIALIZED (
 SELECT (SELECT id FROM spent) FROM held;
 
 -- name: list :many
--- Roots, the latest first; counts of what waits stop at *bound*.
+-- Roots, the latest first; counts of what waits stop at *bound*, but not of what has begun before: how many have
+-- finished is told from it.
 SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
             WHEN NOT l.is_open OR l.closes_ms <= {now_ms} OR l.started >= l.quota THEN 'budget_exceeded'
             ELSE 'running' END AS state, r.declared, r.labels, r.max_running,

@@ -115,7 +115,8 @@ SELECT root.id FROM atomic_claim AS claim
  WHERE claim.message_id = :message_id AND claim.fence = :fence AND claim.lease_until_ms > {now_ms};
 
 -- name: list :many
--- Roots, the latest first; counts of what waits stop at *bound*.
+-- Roots, the latest first; counts of what waits stop at *bound*, but not of what has begun before: how many have
+-- finished is told from it.
 SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
             WHEN NOT l.is_open OR l.closes_ms <= {now_ms} OR l.started >= l.quota THEN 'budget_exceeded'
             ELSE 'running' END AS state, r.declared, r.labels, r.max_running,
