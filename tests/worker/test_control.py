@@ -117,7 +117,10 @@ def test_commands_that_make_no_sense_end_no_worker(fleet: Fleet) -> None:
         assert "time limit is a number of seconds" in reply["w@test"]["error"]
     fleet.send("note", "after")
     assert fleet.wait_done(1) == ["after"]
-    assert [list(host.queues) for host in fleet.store.hosts.list()] == [["celery"]]
+    fleet.wait_until(
+        lambda: [list(host.queues) for host in fleet.store.hosts.list()] == [["celery"]],
+        what="the list of hosts says what is consumed",
+    )
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
