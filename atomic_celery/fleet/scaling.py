@@ -1,7 +1,7 @@
 """The scaling signal: how many hosts the work wants. One pure function, and one bounded read.
 
 What is counted stops where the answer no longer depends on it: `desired_hosts` is exact, unless there are more gates
-than `GATES_BOUND`; the counts are exact up to `COUNT_BOUND` messages and `GATES_AT_ONCE` gates, else lower bounds.
+than `GATES_BOUND`; the counts are exact up to `COUNT_BOUND` messages and `GATES_AT_FIRST` gates, else lower bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COUNT_BOUND = 50_000
 """Where counting stops, unless the most hosts that are allowed could run more at once."""
 GATES_BOUND = 20_000
 """At how many gates is looked; a gate is a queue and a pair of limits: of a task or its key, and of a workflow."""
-GATES_AT_ONCE = 2_500
+GATES_AT_FIRST = 1_000
 """At how many of them before it is asked whether what was counted is more than the largest fleet could run."""
 
 
@@ -132,16 +132,20 @@ def read(store: Store, policy: Policy, queues: Sequence[str] | None = None) -> S
 
 def _look_at_gates(store: Store, queues: Sequence[str] | None, bound: int, passing: Passing, wanted: int) -> bool:
     """Look at gates until so many messages could pass; return whether all gates were looked at."""
-    after: dict[int, str] = {}
-    for _ in range(GATES_BOUND // GATES_AT_ONCE):
-        gates = store.loads.gated(queues, bound, GATES_AT_ONCE, after)
-        passing.add(gates)
-        if len(gates) < GATES_AT_ONCE:
+    looked, next_gates = 0, GATES_AT_FIRST
+    after: Mapping[int, str] = {}
+    while next_gates > 0:
+        gates = store.loads.gated(queues, bound, next_gates, after)
+        passing.add(gates.passable)
+        if gates.looked < next_gates:
             return True
         if passing.count >= wanted:
             return False
-        for gate in gates:
-            after[gate.queue_id] = max(gate.lane, after.get(gate.queue_id, ""))
+        looked += gates.looked
+        after = gates.after
+        # As many as it takes if the rest is like these: each look counts anew what runs under its limits.
+        missing = looked * (wanted - passing.count) // max(1, passing.count)
+        next_gates = min(max(GATES_AT_FIRST, missing), GATES_BOUND - looked)
     return False
 
 

@@ -39,6 +39,18 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Gates:
+    """Some gates, in the order of their queues' lanes."""
+
+    looked: int
+    """At how many was looked."""
+    passable: Sequence[Gate]
+    """Those of them that let something through."""
+    after: Mapping[int, str]
+    """The lane of each queue, by its id, up to which was looked by now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """The hosts that reported lately."""
 
@@ -60,8 +72,8 @@ class Loads(Noun):
         since = [at_ms for at_ms in (ready_since_ms, due_since_ms) if at_ms is not None]
         return Work(int(waiting), running, int(lapsed), min(since, default=None), now_ms)
 
-    def gated(self, queues: Sequence[str] | None, bound: int, gates: int, after: Mapping[int, str]) -> list[Gate]:
-        """Return what waits at the next gates of these queues, or of all: fewer than *gates* when these are the last.
+    def gated(self, queues: Sequence[str] | None, bound: int, gates: int, after: Mapping[int, str]) -> Gates:
+        """Look at the next gates of these queues, or of all: at fewer than *gates* when these are the last.
 
         Args:
             queues: Their names; None: all but temporary ones.
@@ -71,10 +83,14 @@ class Loads(Noun):
         """
         names = None if queues is None else list(queues)
         rows = self._many("gated", queues=names, bound=bound, gates=gates, after=json.dumps(after))
-        return [
+        found = [
             Gate(queue_id, lane, int(waiting), limit_id, _count(room), root_limit_id, _count(root_room))
-            for queue_id, lane, waiting, limit_id, room, root_limit_id, root_room in rows
+            for queue_id, lane, waiting, limit_id, room, root_limit_id, root_room, _ in rows
         ]
+        last = dict(after)
+        for gate in found:
+            last[gate.queue_id] = max(gate.lane, last.get(gate.queue_id, ""))
+        return Gates(rows[0][-1] if rows else 0, [gate for gate in found if gate.waiting > 0], last)
 
     def slots(self, stale_ms: int) -> Slots:
         """Count the hosts that have reported within *stale_ms*, and their slots."""

@@ -218,7 +218,7 @@ def test_a_workflow_whose_budget_is_spent_counts_only_what_runs(desk: Desk) -> N
 
 
 def test_gates_are_looked_at_a_few_at_a_time_until_all_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 2)
+    monkeypatch.setattr(scaling, "GATES_AT_FIRST", 2)
     other = desk.store.queues.declare(QueueSpec(name="other"))
     for number in range(5):
         limited(desk, Limit(f"key-{number}", "task", max_running=2), number + 1)
@@ -229,8 +229,20 @@ def test_gates_are_looked_at_a_few_at_a_time_until_all_are_seen(desk: Desk, monk
     assert read(desk, queues=["other"]).demand == 3
 
 
+def test_gates_that_let_nothing_through_hide_none_that_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "GATES_AT_FIRST", 2)
+    alice = Host(desk)
+    for number in range(7):
+        limited(desk, Limit(f"key-{number}", "task", max_running=1), 2)
+    assert len(alice.claim(7)) == 7
+    assert (read(desk).running, read(desk).queue_depth) == (7, 0)
+    limited(desk, Limit("last", "task", max_running=3), 4)
+    signal = read(desk)
+    assert (signal.running, signal.queue_depth, signal.exact) == (7, 3, True)
+
+
 def test_looking_at_gates_stops_when_no_more_could_be_run(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 1)
+    monkeypatch.setattr(scaling, "GATES_AT_FIRST", 1)
     monkeypatch.setattr(scaling, "COUNT_BOUND", 3)
     for number in range(5):
         limited(desk, Limit(f"key-{number}", "task", max_running=2), 2)
@@ -239,7 +251,7 @@ def test_looking_at_gates_stops_when_no_more_could_be_run(desk: Desk, monkeypatc
 
 
 def test_a_read_looks_at_no_more_gates_than_it_says(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "GATES_AT_ONCE", 1)
+    monkeypatch.setattr(scaling, "GATES_AT_FIRST", 1)
     monkeypatch.setattr(scaling, "GATES_BOUND", 3)
     for number in range(5):
         limited(desk, Limit(f"key-{number}", "task", max_running=1), 1)

@@ -55,9 +55,10 @@ SELECT count(*), coalesce(sum(busy), 0),
 SELECT DISTINCT holder FROM atomic_claim;
 
 -- name: gated :many
--- What waits at the next :gates gates after those that were looked at (:after: the last lane of each queue), one row
--- each: its queue and lane, how many messages (no more than *bound*, or than might pass), and its two limits with how
--- much room each of them has.
+-- What waits at the next :gates gates after those that were looked at (:after: the last lane of each queue): of each
+-- that has room its queue and lane, how many messages (no more than *bound*, or than might pass), and its two limits
+-- with how much room each of them has. The last one of each queue is always there. Each row also says at how many
+-- was looked.
 WITH RECURSIVE queue AS (
     SELECT id, coalesce((SELECT seen.value
                            FROM json_each(:after) AS seen
@@ -126,5 +127,6 @@ SELECT queue_id, lane,
                               FROM (SELECT 1 FROM atomic_gated
                                      WHERE queue_id = narrow.queue_id AND atomic_gated.lane = narrow.lane
                                      LIMIT :bound))) END,
-       limit_id, task_room, root_limit_id, root_room
-  FROM narrow;
+       limit_id, task_room, root_limit_id, root_room, (SELECT count(*) FROM looked)
+  FROM narrow
+ WHERE room > 0 OR (queue_id, lane) IN (SELECT queue_id, max(lane) FROM looked GROUP BY queue_id);
