@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from atomic_celery.store.traffic import KINDS, Kind, Sample, band_of
+
+BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0)
+"""Where durations are told apart for as long as the process lives: of an idle fleet, and of a queue of hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What there was of one kind since the process started, by how long it took."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
+    """Those up to each of `BOUNDS_S` and above the one before it; then those above all."""
+    sum_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    def __add__(self, other: Total) -> Total:
+        return Total(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.sum_s + other.sum_s)
 
 
 class Tally:
@@ -13,7 +35,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Kind, int], tuple[int, int]] = {}
-        self._totals: dict[Kind, int] = {}
+        self._totals = {kind: [0] * (len(BOUNDS_S) + 1) for kind in KINDS}
+        self._sums_s = dict.fromkeys(KINDS, 0.0)
         self._lock = threading.Lock()
 
     def add(self, outcome: str, duration_ms: float) -> None:
@@ -23,12 +46,13 @@ class Tally:
             duration_ms = max(0.0, duration_ms)  # who is told to run at once was not due yet
             self._add(kind, band_of(duration_ms), 1, round(duration_ms))
             with self._lock:
-                self._totals[kind] = self._totals.get(kind, 0) + 1
+                self._totals[kind][bisect_left(BOUNDS_S, duration_ms / 1000)] += 1
+                self._sums_s[kind] += duration_ms / 1000
 
-    def totals(self) -> dict[Kind, int]:
-        """Return how many there were of each kind since this process started, reported or not."""
+    def totals(self) -> dict[Kind, Total]:
+        """Return what there was of each kind since this process started, reported or not."""
         with self._lock:
-            return dict(self._totals)
+            return {kind: Total(tuple(counts), self._sums_s[kind]) for kind, counts in self._totals.items()}
 
     def take(self) -> list[Sample]:
         """Return what was counted, and begin at nothing."""

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from atomic_celery.errors import ConfigError
+from atomic_celery.history import BEGAN
+from atomic_celery.tally import BOUNDS_S, Total
 
 if TYPE_CHECKING:
-    from atomic_celery.fleet.reading import Reader, Reading
+    from atomic_celery.fleet.reading import Reader
     from atomic_celery.fleet.scaling import Scaling
+    from atomic_celery.store.traffic import Kind
 
 try:
     import prometheus_client
     from prometheus_client import core
+    from prometheus_client.utils import floatToGoString
 except ImportError:  # pragma: no cover - said by `Exposition`
     prometheus_client = None  # type: ignore[assignment]
 
@@ -70,8 +75,8 @@ class Working:
     leases: int
     draining: bool
     poll_failures: int
-    attempts: Mapping[str, int]
-    """How many have ended in which way."""
+    totals: Mapping[Kind, Total]
+    """What has begun and ended."""
 
 
 class WorkerExposition(Exposition):
@@ -92,10 +97,23 @@ class WorkerExposition(Exposition):
         yield core.GaugeMetricFamily("atomic_instance_draining", "Whether it takes no more", value=int(seen.draining))
         failures = seen.poll_failures
         yield core.GaugeMetricFamily("atomic_instance_poll_failures", "Failed polls in a row", value=failures)
-        attempts = core.CounterMetricFamily("atomic_instance_attempts", "Attempts that ended", labels=["outcome"])
-        for outcome, count in seen.attempts.items():
-            attempts.add_metric([outcome], count)
-        yield attempts
+        yield from _attempts({kind: total for kind, total in seen.totals.items() if kind not in BEGAN})
+        waited = sum((total for kind, total in seen.totals.items() if kind in BEGAN), Total())
+        yield _histogram("wait", "How long messages had been ready, or at a gate, when they first began", waited)
+
+
+def _attempts(totals: Mapping[Kind, Total]) -> Iterator[Any]:
+    attempts = core.CounterMetricFamily("atomic_instance_attempts", "Attempts that ended", labels=["outcome"])
+    for outcome, total in totals.items():
+        attempts.add_metric([outcome], total.count)
+    yield attempts
+    yield _histogram("run", "How long attempts ran, however they ended", sum(totals.values(), Total()))
+
+
+def _histogram(name: str, meaning: str, total: Total) -> Any:
+    bounds = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+    buckets = list(zip(bounds, accumulate(total.counts), strict=True))
+    return core.HistogramMetricFamily(f"atomic_instance_{name}_seconds", meaning, buckets, sum_value=total.sum_s)
 
 
 class FleetExposition(Exposition):
@@ -112,15 +130,15 @@ class FleetExposition(Exposition):
         yield core.GaugeMetricFamily("atomic_fleet_store_up", "Whether the database can be read", value=int(up))
         if reading.scaling is not None:
             yield from _of_the_fleet(reading.scaling)
-        yield from self._of_this_server(reading)
+        yield from self._of_this_server()
 
-    def _of_this_server(self, reading: Reading) -> Iterator[Any]:
-        reads = core.CounterMetricFamily("atomic_instance_reads", "Reads of the database by this server")
-        reads.add_metric([], self._reader.reads_count)
-        failures = core.CounterMetricFamily("atomic_instance_read_failures", "Those that failed")
-        failures.add_metric([], self._reader.failures_count)
-        yield from (reads, failures)
-        yield core.GaugeMetricFamily("atomic_instance_read_seconds", "How long the last one took", value=reading.took_s)
+    def _of_this_server(self) -> Iterator[Any]:
+        for name, meaning, value in (
+            ("reads", "Reads of the database by this server", self._reader.reads_count),
+            ("read_failures", "Those that failed", self._reader.failures_count),
+            ("read_seconds", "How long they took together", self._reader.took_s),
+        ):
+            yield core.CounterMetricFamily(f"atomic_instance_{name}", meaning, value=value)
 
 
 def _of_the_fleet(scaling: Scaling) -> Iterator[Any]:
@@ -139,5 +157,5 @@ def _of_the_fleet(scaling: Scaling) -> Iterator[Any]:
         value=scaling.oldest_ms / 1000,
     )
     yield core.GaugeMetricFamily(
-        "atomic_cluster_exact", "Whether the counts are exact, and not lower bounds", value=int(scaling.exact)
+        "atomic_cluster_inexact", "Whether the counts are only lower bounds", value=int(not scaling.exact)
     )

@@ -24,7 +24,6 @@ class Reading:
 
     scaling: Scaling | None
     error: str | None
-    took_s: float
 
 
 class Reader:
@@ -43,6 +42,7 @@ class Reader:
         self._last: Reading | None = None
         self._next_at_s = 0.0
         self.reads_count = self.failures_count = 0
+        self.took_s = 0.0
 
     def read(self) -> Reading:
         """Return the last reading, or a new one if that is too old. Never raises."""
@@ -62,4 +62,5 @@ class Reader:
         except errors.StoreError as failure:
             self.failures_count += 1
             seen, error = None, str(failure)
-        return Reading(seen, error, clock.monotonic_s() - began_s)
+        self.took_s += clock.monotonic_s() - began_s
+        return Reading(seen, error)

@@ -54,5 +54,5 @@ class Metering:
             leases=len(host.keeping.keeper.held()),
             draining=host.shutdown.draining,
             poll_failures=load.poll_failures,
-            attempts={kind: count for kind, count in load.tally.totals().items() if kind != "waited"},
+            totals=load.tally.totals(),
         )

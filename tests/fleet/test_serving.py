@@ -30,6 +30,7 @@ from tests.cli.conftest import project
 from tests.store.desk import Desk
 from tests.store.test_hosts import host
 from tests.support.postgres import PostgresServer
+from tests.support.promtool import promtool
 from tests.support.waiting import wait_until
 
 NAMES = {
@@ -250,6 +251,7 @@ def test_the_program_serves_without_a_single_write_and_ends_when_told(postgres_u
         assert ready["event"] == "ready"
         assert json.loads(get(ready["listen"], "/scaling")[1])["maxHosts"] == 3
         assert metrics(ready["listen"])["atomic_fleet_store_up"] == 1
+        promtool("check", "metrics", stdin=get(ready["listen"], "/metrics")[1])
         program.send_signal(signal.SIGTERM)
         assert program.wait(30) == 0
     finally:
