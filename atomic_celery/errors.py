@@ -125,12 +125,14 @@ class ProvisionerError(AtomicError):
 
     transient = True
 
-    def __init__(self, code: ProvisionerFailure, message: str) -> None:
+    def __init__(self, code: ProvisionerFailure, message: str, begun: int = 0) -> None:
         super().__init__(message)
         self.code: ProvisionerFailure = code
+        self.begun = begun
+        """How many instances may be on their way all the same, if it was to start some."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.code, str(self))
+        return type(self), (self.code, str(self), self.begun)
 
 
 class CallGivenUp(AtomicError):

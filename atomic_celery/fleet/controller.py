@@ -303,8 +303,9 @@ class Controller:
                 f"adding {action.add} hosts",
                 lambda permit: self._provisioner.scale_to(action.target, permit, add=action.add),
             )
-        except errors.ProvisionerError:
-            self._memory = before
+        except errors.ProvisionerError as error:
+            begun = (Asked(asked.at_ms, error.begun),) if error.begun else ()
+            self._memory = replace(before, asked=(*before.asked, *begun))
             raise
 
     # A provider in trouble

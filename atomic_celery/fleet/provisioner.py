@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from atomic_celery import errors
+from atomic_celery import errors, names
 
 InstanceState = Literal["pending", "running", "draining", "stopped", "failed"]
 """*pending* boots, *running* runs, *draining* is being removed, *stopped* ended by itself, *failed* never worked."""
+
+_LATEST_MS = 253_402_300_800_000
+"""The end of the year 9999: later is no moment that anything started."""
 
 INSTANCE_STATES: tuple[InstanceState, ...] = get_args(InstanceState)
 
@@ -28,7 +31,7 @@ class Instance:
     """Something that the platform runs for the fleet: a VM, a pod, a CI run. A host registers on it.
 
     Raises:
-        ProvisionerError: malformed: no id, or a state that is none.
+        ProvisionerError: malformed: no id, a state that is none, or a moment that is none.
     """
 
     id: str
@@ -40,12 +43,23 @@ class Instance:
     """The id of the host on it, if the platform knows it: for hosts without a provider id."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
-            raise errors.ProvisionerError("malformed", f"an instance's id must be a text, got {self.id!r}")
-        if self.state not in INSTANCE_STATES:
-            raise errors.ProvisionerError(
-                "malformed", f"instance {self.id!r}: its state must be one of {INSTANCE_STATES}, got {self.state!r}"
-            )
+        if problem := _problem(self):
+            raise errors.ProvisionerError("malformed", problem)
+
+
+def _problem(instance: Instance) -> str | None:
+    identifier, state, since_ms, host_id = instance.id, instance.state, instance.since_ms, instance.host_id
+    if not isinstance(identifier, str) or not identifier or not names.is_storable(identifier):
+        return f"an instance's id must be a text that a database can store, got {identifier!r}"
+    if len(identifier.encode()) > names.MOST_BYTES:
+        return f"an instance's id must not be longer than {names.MOST_BYTES} bytes, got {len(identifier.encode())}"
+    if state not in INSTANCE_STATES:
+        return f"instance {identifier!r}: its state must be one of {INSTANCE_STATES}, got {state!r}"
+    if since_ms is not None and (not isinstance(since_ms, int) or not 0 <= since_ms <= _LATEST_MS):
+        return f"instance {identifier!r}: since_ms must be whole milliseconds since 1970, got {since_ms!r}"
+    if host_id is not None and (not isinstance(host_id, str) or not names.is_storable(host_id)):
+        return f"instance {identifier!r}: its host's id must be a text that a database can store, got {host_id!r}"
+    return None
 
 
 class Permit:
@@ -94,6 +108,9 @@ class Provisioner(Protocol):
                 does not return yet.
             permit: The right to act.
             add: How many of these have not been asked for.
+
+        Raises:
+            ProvisionerError: With `begun`, where it failed after it had started some.
         """
         ...
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from atomic_celery import errors
 from atomic_celery.fleet.provisioner import Instance, Permit
@@ -37,9 +38,10 @@ class CommandProvisioner:
         """Run the up commands, if fewer than *target* instances are listed."""
         with self._one_at_a_time:
             missing = min(target - len(self._list(permit)), add)
-            for count in [1] * missing if self._commands.up_each else [missing]:
-                if count > 0:
-                    self._run_all(self._commands.up, {"target": str(target), "add": str(count)}, permit)
+            if missing > 0 and self._commands.up_each:
+                self._start_each(target, missing, permit)
+            elif missing > 0:
+                self._up(target, missing, permit)
 
     def drain(self, instance_id: str, permit: Permit) -> None:
         """Run the down commands, if *instance_id* is listed and not being removed already."""
@@ -47,26 +49,41 @@ class CommandProvisioner:
             instances = self._list(permit)
             if any(instance.id == instance_id and instance.state != "draining" for instance in instances):
                 values = {"id": instance_id, "remaining": str(len(instances) - 1)}
-                self._run_all(self._commands.down, values, permit)
+                self._run(self._commands.down, values, permit)
 
     def _list(self, permit: Permit) -> Sequence[Instance]:
-        printed = self._run(self._commands.list, {}, permit)
+        return listing.together([self._read(argv, permit) for argv in self._commands.list])
+
+    def _read(self, argv: Argv, permit: Permit) -> builtins.list[Instance]:
+        environ = self._environ(argv, {}, permit)
+        printed = programs.run(argv, environ, self._timeout_s, permit)
         try:
-            return listing.together([listing.read(text, self._commands.list_format) for text in printed])
+            return listing.read(printed, self._commands.list_format)
         except errors.ProvisionerError as error:  # it may show a piece of what was printed
-            raise errors.ProvisionerError(error.code, redact(str(error), os.environ)) from error
+            raise errors.ProvisionerError(error.code, redact(str(error), environ)) from None
 
-    def _run_all(self, commands: tuple[Argv, ...], values: Mapping[str, str], permit: Permit) -> None:
-        for _ in self._run(commands, values, permit):
-            pass
+    def _start_each(self, target: int, missing: int, permit: Permit) -> None:
+        begun = 0
+        try:
+            while begun < missing:
+                self._up(target, 1, permit)
+                begun += 1
+        except errors.ProvisionerError as error:
+            error.begun = begun + (error.code == "timeout")  # nobody knows what that one has done
+            raise
 
-    def _run(self, commands: tuple[Argv, ...], values: Mapping[str, str], permit: Permit) -> Iterator[bytes]:
-        environ = {**os.environ, **{_VARIABLES[name]: value for name, value in values.items()}}
+    def _up(self, target: int, add: int, permit: Permit) -> None:
+        self._run(self._commands.up, {"target": str(target), "add": str(add)}, permit)
+
+    def _run(self, commands: tuple[Argv, ...], values: Mapping[str, str], permit: Permit) -> None:
         for argv in commands:
-            own = environ
-            if self._github is not None and os.path.basename(argv[0]) == "gh":
-                own = self._github.environ(environ, self._timeout_s, permit)
-            yield programs.run(_filled(argv, values), own, self._timeout_s, permit)
+            programs.run(_filled(argv, values), self._environ(argv, values, permit), self._timeout_s, permit)
+
+    def _environ(self, argv: Argv, values: Mapping[str, str], permit: Permit) -> Mapping[str, str]:
+        environ = {**os.environ, **{_VARIABLES[name]: value for name, value in values.items()}}
+        if self._github is not None and os.path.basename(argv[0]) == "gh":
+            return self._github.environ(environ, self._timeout_s, permit)
+        return environ
 
 
 _VARIABLES = {

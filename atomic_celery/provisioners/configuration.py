@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from atomic_celery import names
 from atomic_celery.errors import ConfigError
 from atomic_celery.fleet.provisioner import INSTANCE_STATES, InstanceState
 
@@ -19,6 +20,9 @@ Argv = tuple[str, ...]
 _PLACEHOLDERS = {"up": ("target", "add"), "down": ("id", "remaining"), "list": ()}
 PLACEHOLDER = re.compile(r"\{(target|add|id|remaining)\}")
 _DEFAULT_TIMEOUT_MS = 120_000
+_MOST = 86_400_000
+"""What counts have for a bound: in milliseconds, a day."""
+_NOT_PASSED_ON = "holds NUL or half a surrogate pair, which no program can be given"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
 
@@ -98,7 +102,7 @@ def _read_commands(given: Mapping[str, Any]) -> Commands:
     return Commands(
         **commands,
         up_each=given.get("upEach", False),
-        timeout_ms=given.get("timeoutMs", _DEFAULT_TIMEOUT_MS),
+        timeout_ms=_whole(given.get("timeoutMs", _DEFAULT_TIMEOUT_MS)) or _DEFAULT_TIMEOUT_MS,
         list_format=ListFormat(**_fields(given.get("listFormat", {}), _LIST_FORMAT_KEYS)),
         github_app=None if app is None else GithubAppSettings(**_fields(_as_text(app), _GITHUB_APP_KEYS)),
     )
@@ -106,7 +110,7 @@ def _read_commands(given: Mapping[str, Any]) -> Commands:
 
 def _read_local(given: Mapping[str, Any]) -> LocalWorkers:
     said = _fields({key: value for key, value in given.items() if key not in ("$schema", "kind")}, _LOCAL_KEYS)
-    return LocalWorkers(**{**said, "options": tuple(said.get("options", ()))})
+    return LocalWorkers(**{**said, "slots": _whole(said.get("slots")), "options": tuple(said.get("options", ()))})
 
 
 def _commands(value: Sequence[Any]) -> tuple[Argv, ...]:
@@ -119,7 +123,7 @@ def _fields(given: Mapping[str, Any], keys: Mapping[str, _Key]) -> dict[str, Any
 
 
 def _as_text(given: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in given.items()}
+    return {name: value if isinstance(value, str) else str(_whole(value)) for name, value in given.items()}
 
 
 def _unknown(given: Mapping[str, Any], keys: Mapping[str, _Key], where: str) -> Iterator[str]:
@@ -158,8 +162,8 @@ def _check_command(value: Any, where: str) -> Iterator[str]:
             yield f"{where} must be an array of texts, a program and its arguments, or an array of such arrays"
             return
         for part in argv:
-            if "\0" in part:
-                yield f"{where}: an argument cannot contain a zero byte"
+            if not names.is_storable(part):
+                yield f"{where}: an argument {_NOT_PASSED_ON}, got {part!r}"
             for placeholder in PLACEHOLDER.findall(part):
                 if placeholder not in _PLACEHOLDERS[where]:
                     known = " and ".join(f"{{{name}}}" for name in _PLACEHOLDERS[where]) or "no placeholder"
@@ -169,11 +173,20 @@ def _check_command(value: Any, where: str) -> Iterator[str]:
 def _check_text(value: Any, where: str) -> Iterator[str]:
     if not isinstance(value, str) or not value:
         yield f"{where} must be a text, got {value!r}"
+    elif not names.is_storable(value):
+        yield f"{where} {_NOT_PASSED_ON}, got {value!r}"
 
 
 def _check_id(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value):
+    if not isinstance(value, str) and _whole(value) is None:
         yield f"{where} must be a text or a whole number, got {value!r}"
+    elif isinstance(value, str):
+        yield from _check_text(value, where)
+
+
+def _check_number(value: Any, where: str) -> Iterator[str]:
+    if not re.fullmatch(r"[0-9]+", str(_whole(value)) if not isinstance(value, str) else value):
+        yield f"{where} must be a number: it ends the URL of its settings page; got {value!r}"
 
 
 def _check_flag(value: Any, where: str) -> Iterator[str]:
@@ -182,13 +195,23 @@ def _check_flag(value: Any, where: str) -> Iterator[str]:
 
 
 def _check_count(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        yield f"{where} must be a whole number above 0, got {value!r}"
+    number = _whole(value)
+    if number is None or not 1 <= number <= _MOST:
+        yield f"{where} must be a whole number from 1 to {_MOST}, got {value!r}"
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number; in JSON, 5.0 and 5e3 are some."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _check_texts(value: Any, where: str) -> Iterator[str]:
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         yield f"{where} must be an array of texts"
+    elif not all(map(names.is_storable, value)):
+        yield f"{where}: a text {_NOT_PASSED_ON}, got {value!r}"
 
 
 def _check_states(value: Any, where: str) -> Iterator[str]:
@@ -228,7 +251,7 @@ _LIST_FORMAT_KEYS = {
 }
 _GITHUB_APP_KEYS = {
     "appId": _Key(_check_id, field="app_id"),
-    "installationId": _Key(_check_id, field="installation_id"),
+    "installationId": _Key(_check_number, field="installation_id"),
     "privateKeyFile": _Key(_check_text, field="private_key_file"),
     "repository": _Key(_check_repository),
     "host": _Key(_check_host),

@@ -29,12 +29,11 @@ def read(printed: bytes, form: ListFormat) -> list[Instance]:
     """
     try:
         document = json.loads(printed)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise _malformed(f"it printed no JSON: {error}") from None
     items = document if form.items == "" else _at(document, form.items)
     if not isinstance(items, list):
-        what = "nothing" if items is _ABSENT else f"{_shown(items)}"
-        raise _malformed(f"there must be an array at {form.items or 'the top'}, found {what}")
+        raise _malformed(f"there must be an array at {form.items or 'the top'}, found {_shown(items)}")
     return [instance for item in items for instance in _instance(item, form)]
 
 
@@ -45,24 +44,24 @@ def together(listings: list[list[Instance]]) -> list[Instance]:
 
 def _instance(item: Any, form: ListFormat) -> Iterator[Instance]:
     identifier = _identifier(_at(item, form.id), form.id)
+    which = f"instance {_shown(identifier)}"
     if form.gone is not None and _at(item, form.gone) not in (_ABSENT, None):
         return
     said = _at(item, form.state)
     if not isinstance(said, str):
-        raise _malformed(f"instance {identifier!r}: there must be a state at {form.state}, found {_shown(said)}")
+        raise _malformed(f"{which}: there must be a state at {form.state}, found {_shown(said)}")
     state: Any = said
     if form.states is not None:
         if said not in form.states and "*" not in form.states:
-            raise _malformed(f"instance {identifier!r}: listFormat.states does not say what the state {said!r} means")
+            raise _malformed(f"{which}: listFormat.states does not say what the state {_shown(said)} means")
         state = form.states.get(said, form.states.get("*"))
         if state is None:
             return
-    host = _at(item, form.host_id)
     yield Instance(
         id=identifier,
         state=state,
-        since_ms=_moment_ms(_at(item, form.since), identifier, form.since),
-        host_id=host if isinstance(host, str) and host else None,
+        since_ms=_moment_ms(_at(item, form.since), which, form.since),
+        host_id=_host(_at(item, form.host_id), which, form.host_id),
     )
 
 
@@ -74,20 +73,30 @@ def _identifier(value: Any, path: str) -> str:
     return str(value)
 
 
-def _moment_ms(value: Any, identifier: str, path: str) -> int | None:
+def _moment_ms(value: Any, which: str, path: str) -> int | None:
+    """Read a moment; one that is not after 1970 is how a platform says that it does not know."""
     if value is _ABSENT or value is None or value == "":
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return int(value)
     try:
-        moment = isoparse(value)
-    except (TypeError, ValueError):
-        raise _malformed(
-            f"instance {identifier!r}: {path} must be milliseconds or ISO 8601, found {_shown(value)}"
-        ) from None
+        moment_ms = int(value) if type(value) in (int, float) else _iso_ms(value)
+    except (OverflowError, TypeError, ValueError):
+        raise _malformed(f"{which}: {path} must be milliseconds or ISO 8601, found {_shown(value)}") from None
+    return moment_ms if moment_ms > 0 else None
+
+
+def _iso_ms(text: str) -> int:
+    moment = isoparse(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return round(moment.timestamp() * 1000)
+
+
+def _host(value: Any, which: str, path: str) -> str | None:
+    if value is _ABSENT or value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise _malformed(f"{which}: {path} must be the id of a host, found {_shown(value)}")
+    return value
 
 
 def _at(value: Any, path: str) -> Any:
@@ -102,7 +111,12 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is _ABSENT else repr(value)[:_SHOWN]
+    """Show a value whole or not at all: of a piece of a secret nobody could tell that it is one."""
+    if value is _ABSENT:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return repr(value) if len(str(value)) <= _SHOWN else f"one of {len(str(value))} characters"
 
 
 def _malformed(why: str) -> ProvisionerError:

@@ -29,18 +29,34 @@ def load(named: str) -> Provisioner:
     """
     if named.endswith(".json") or os.sep in named:
         return _from_file(Path(named))
+    found = _import(named)
+    if missing := _lacks(found):
+        raise ConfigError(f"the provisioner {named} has no {', '.join(missing)}")
+    return cast(Provisioner, found)
+
+
+def _import(named: str) -> Any:
     module_name, _, name = named.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"a provisioner is a file.json or package.module[:object], got {named!r}")
     try:
         found = getattr(importlib.import_module(module_name), name or _DEFAULT_NAME)
     except ImportError as error:
         raise ConfigError(f"the provisioner {named} cannot be imported: {error}") from error
     except AttributeError:
         raise ConfigError(f"the module {module_name} has no {name or _DEFAULT_NAME}") from None
-    if isinstance(found, type) or (callable(found) and _lacks(found)):
-        found = found()
-    if missing := _lacks(found):
-        raise ConfigError(f"the provisioner {named} has no {', '.join(missing)}")
-    return cast(Provisioner, found)
+    except (Exception, SystemExit) as error:  # whatever the module of somebody else does
+        raise ConfigError(f"the provisioner {named} cannot be imported: {_said(error)}") from error
+    if not isinstance(found, type) and not (callable(found) and _lacks(found)):
+        return found
+    try:
+        return found()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"the provisioner {named} cannot be made: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def from_mapping(given: Any) -> Provisioner:
@@ -62,12 +78,20 @@ def _lacks(found: Any) -> list[str]:
 
 def _from_file(path: Path) -> Provisioner:
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError(f"cannot read the provisioner {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ConfigError(f"the provisioner {path} is no JSON: {error}") from None
     try:
         return from_mapping(given)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of *pairs*, none of which may be there twice: nobody could tell which one is meant."""
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"an object has {', '.join(twice)} twice")
+    return dict(pairs)

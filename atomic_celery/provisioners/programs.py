@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from atomic_celery import clock, errors, process_tree
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import refusals
-from atomic_celery.provisioners.redaction import redact
+from atomic_celery.provisioners.redaction import redact_end
 
 _LOOK_EVERY_S = 0.05
 _MOST_OUTPUT_BYTES = 64 * 1024 * 1024
 _ERRORS_READ_BYTES = 1024 * 1024
 _ERRORS_KEPT_BYTES = 16 * 1024
+_NOT_INSTALLED = frozenset({errno.EACCES, errno.ELOOP, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR, errno.EPERM})
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit) -> bytes:
@@ -31,41 +33,66 @@ def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permi
         permit: It is ended in the same way when this ends.
 
     Raises:
-        ProvisionerError: missing-cli, auth, exit, timeout, or malformed where it printed more than 64 MiB.
+        ProvisionerError: missing-cli, auth, exit, timeout, or malformed where it prints more than 64 MiB.
         CallGivenUp: The permit ended; nothing of it runs on.
     """
     name = os.path.basename(argv[0])
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
-        permit.require(f"running {name}")
+    permit.require(f"running {name}")
+    try:
         # Files, not pipes: whoever inherits a pipe and lives on would keep us waiting for its end.
-        process, mark = _start(argv, environ, output, complaints)
-        try:
-            exit_code = _await(process, name, timeout_s, permit)
-        except BaseException:
-            _end(process, mark)
-            raise
-        said = redact(_tail(complaints), environ)[-_ERRORS_KEPT_BYTES:].strip()
-        if exit_code != 0:
-            code: errors.ProvisionerFailure = "auth" if refusals.is_refusal(name, exit_code, said) else "exit"
-            how = f"exited with {exit_code}" if exit_code > 0 else f"was ended by signal {-exit_code}"
-            raise errors.ProvisionerError(code, f"{name} {how}: {said or 'it said nothing'}")
-        return _content(output, name)
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
+            files = _Files(output, complaints)
+            exit_code = _run_to_its_end(files, argv, environ, timeout_s, permit)
+            said = _end_of(complaints, environ)
+            if exit_code == 0:
+                _require_room(files, name)
+                output.seek(0)
+                return output.read()
+    except OSError as error:
+        raise errors.ProvisionerError("exit", f"{name} cannot be run: {error.strerror}") from error
+    code: errors.ProvisionerFailure = "auth" if refusals.is_refusal(name, exit_code, said) else "exit"
+    how = f"exited with {exit_code}" if exit_code > 0 else f"was ended by signal {-exit_code}"
+    raise errors.ProvisionerError(code, f"{name} {how}: {said or 'it said nothing'}")
 
 
-def _start(
-    argv: Sequence[str], environ: Mapping[str, str], output: IO[bytes], complaints: IO[bytes]
-) -> tuple[subprocess.Popen[bytes], str]:
+class _Files(NamedTuple):
+    """Where a program writes to."""
+
+    output: IO[bytes]
+    complaints: IO[bytes]
+
+    @property
+    def overflow(self) -> bool:
+        """Whether there is too much in one of them."""
+        return any(os.fstat(file.fileno()).st_size > _MOST_OUTPUT_BYTES for file in self)
+
+
+def _run_to_its_end(
+    files: _Files, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit
+) -> int:
+    name = os.path.basename(argv[0])
+    process, mark = _start(argv, environ, files)
+    try:
+        return _await(process, name, files, timeout_s, permit)
+    except BaseException:
+        _end(process, mark)
+        raise
+
+
+def _start(argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> tuple[subprocess.Popen[bytes], str]:
     mark = secrets.token_hex(8)
     try:
         process = subprocess.Popen(
             list(argv),
             env={**environ, process_tree.MARK: mark},
             start_new_session=True,
-            stderr=complaints,
+            stderr=files.complaints,
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=files.output,
         )
     except OSError as error:
+        if error.errno not in _NOT_INSTALLED:
+            raise
         raise errors.ProvisionerError(
             "missing-cli",
             f"{os.path.basename(argv[0])} cannot be started: {error.strerror}; install it or correct PATH",
@@ -73,7 +100,7 @@ def _start(
     return process, mark
 
 
-def _await(process: subprocess.Popen[bytes], name: str, timeout_s: float, permit: Permit) -> int:
+def _await(process: subprocess.Popen[bytes], name: str, files: _Files, timeout_s: float, permit: Permit) -> int:
     give_up_at_s = clock.monotonic_s() + timeout_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -81,6 +108,13 @@ def _await(process: subprocess.Popen[bytes], name: str, timeout_s: float, permit
         permit.require(f"{name} ended")
         if clock.monotonic_s() >= give_up_at_s:
             raise errors.ProvisionerError("timeout", f"{name} took longer than {timeout_s:g} s and was ended")
+        _require_room(files, name)
+
+
+def _require_room(files: _Files, name: str) -> None:
+    """Do not let a program fill the disk until its time is over."""
+    if files.overflow:
+        raise errors.ProvisionerError("malformed", f"{name} printed more than {_MOST_OUTPUT_BYTES >> 20} MiB")
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
@@ -89,14 +123,7 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
     process.wait()
 
 
-def _tail(file: IO[bytes]) -> str:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _ERRORS_READ_BYTES))
-    return file.read().decode(errors="replace")
-
-
-def _content(file: IO[bytes], name: str) -> bytes:
-    if file.seek(0, os.SEEK_END) > _MOST_OUTPUT_BYTES:
-        raise errors.ProvisionerError("malformed", f"{name} printed more than {_MOST_OUTPUT_BYTES >> 20} MiB")
-    file.seek(0)
-    return file.read()
+def _end_of(complaints: IO[bytes], environ: Mapping[str, str]) -> str:
+    size = complaints.seek(0, os.SEEK_END)
+    complaints.seek(max(0, size - _ERRORS_READ_BYTES))
+    return redact_end(complaints.read(), environ, _ERRORS_KEPT_BYTES, whole=size <= _ERRORS_READ_BYTES)

@@ -295,6 +295,21 @@ def test_hosts_that_could_not_be_added_are_asked_for_again(scene: Scene) -> None
     assert len(scene.cloud.instances) == 1
 
 
+def test_those_that_were_started_before_a_failure_are_not_asked_for_again(scene: Scene) -> None:
+    for _ in range(3):
+        scene.desk.publish()
+    scene.cloud.late = True
+    scene.cloud.failures["scale_to"] = errors.ProvisionerError("exit", "quota", begun=2)
+    scene.controller.turn()
+    del scene.cloud.failures["scale_to"]
+    scene.pass_s(60)
+    assert scene.cloud.acts() == ["scale_to 3 +3", "scale_to 3 +1"]
+    second = scene.another()
+    scene.controller.close()
+    scene.pass_s(60, second)
+    assert len(scene.cloud.acts()) == 2
+
+
 def test_a_provider_that_lists_late_is_not_asked_twice(scene: Scene) -> None:
     for _ in range(3):
         scene.desk.publish()

@@ -13,12 +13,23 @@ from atomic_celery.fleet.provisioner import Instance, Permit
 
 @pytest.mark.parametrize(
     ("instance_id", "state", "said"),
-    [("", "running", "id must be"), (7, "running", "got 7"), ("vm-1", "RUNNING", "'vm-1': its state must be one of")],
+    [
+        ("", "running", "id must be"),
+        (7, "running", "got 7"),
+        ("vm-1", "RUNNING", "'vm-1': its state must be one of"),
+        ("vm-1", [], "'vm-1': its state must be one of"),
+    ],
 )
 def test_an_instance_that_makes_no_sense_is_malformed(instance_id: str, state: str, said: str) -> None:
     with pytest.raises(errors.ProvisionerError, match=said) as caught:
         Instance(id=instance_id, state=state)  # type: ignore[arg-type]
     assert caught.value.code == "malformed"
+
+
+@pytest.mark.parametrize("since_ms", [1.5, "2026-11-14", -1, 10**18])
+def test_a_moment_that_makes_no_sense_is_malformed(since_ms: int) -> None:
+    with pytest.raises(errors.ProvisionerError, match="'vm-1': since_ms must be whole milliseconds since 1970"):
+        Instance(id="vm-1", state="running", since_ms=since_ms)
 
 
 def test_a_permit_ends_with_the_lead() -> None:
@@ -41,7 +52,7 @@ def test_a_permit_ends_when_the_call_is_given_up() -> None:
 
 
 def test_the_errors_survive_a_pickle() -> None:
-    error = pickle.loads(pickle.dumps(errors.ProvisionerError("auth", "refused")))
-    assert (error.code, str(error)) == ("auth", "refused")
+    error = pickle.loads(pickle.dumps(errors.ProvisionerError("auth", "refused", begun=2)))
+    assert (error.code, str(error), error.begun) == ("auth", "refused", 2)
     given_up = pickle.loads(pickle.dumps(errors.CallGivenUp("listing")))
     assert given_up.doing == "listing"

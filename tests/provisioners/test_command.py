@@ -187,6 +187,60 @@ def test_of_long_error_output_the_end_is_kept_and_no_half_of_a_secret(
     assert "efgh" not in text
 
 
+def test_what_is_not_read_of_endless_error_output_may_cut_a_secret_and_nothing_of_it_is_said(
+    programs: Put, permit: Permit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = "s3cr3t-" * 15_000  # so long that a million bytes of it are a few masks
+    (tmp_path / "complaint").write_text(f"{secret * 20}\nthe end\n")
+    monkeypatch.setenv("CLOUD_TOKEN", secret)
+    programs("list-hosts", f"cat {tmp_path}/complaint >&2; exit 1")
+    with pytest.raises(ProvisionerError) as refused:
+        provisioner().list(permit)
+    assert str(refused.value) == "list-hosts exited with 1: the end"
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_program_that_prints_without_end_is_ended_before_it_fills_the_disk(
+    programs: Put, permit: Permit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: int
+) -> None:
+    monkeypatch.setattr("atomic_celery.provisioners.programs._MOST_OUTPUT_BYTES", 1024 * 1024)
+    programs("list-hosts", f"echo $$ > {tmp_path}/pid; exec yes >&{stream}")
+    with pytest.raises(ProvisionerError, match="list-hosts printed more than 1 MiB") as refused:
+        provisioner().list(permit)
+    assert refused.value.code == "malformed"
+    assert not lives(int((tmp_path / "pid").read_text()))
+
+
+def test_a_machine_that_can_run_nothing_is_no_missing_program(
+    hosts: Any, permit: Permit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SO_MUCH", "x" * 3_000_000)  # more than any program can be given
+    with pytest.raises(ProvisionerError, match="list-hosts cannot be run: Argument list too long") as refused:
+        provisioner().list(permit)
+    assert refused.value.code == "exit"
+
+
+def test_nowhere_to_keep_what_is_printed(
+    hosts: Any, permit: Permit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ProvisionerError, match="list-hosts cannot be run: No such file or directory") as refused:
+        provisioner().list(permit)
+    assert refused.value.code == "exit"
+
+
+@pytest.mark.parametrize(("how", "begun"), [("exit 3", 2), ("sleep 1000", 3)])
+def test_up_each_that_fails_half_way_says_how_many_are_on_their_way(
+    hosts: Any, programs: Put, tmp_path: Path, permit: Permit, how: str, begun: int
+) -> None:
+    """One that took too long may have been asked for: better to count it than to ask twice."""
+    count = tmp_path / "count"
+    programs("up", f"echo up >> {count}; test $(wc -l < {count}) -lt 3 || {how}")
+    with pytest.raises(ProvisionerError) as failed:
+        provisioner(upEach=True, timeoutMs=3000).scale_to(5, permit, add=5)
+    assert failed.value.begun == begun
+
+
 def test_garbage_changes_nothing_and_shows_no_secret(
     programs: Put, noted: Any, permit: Permit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.resources
 import json
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atomic_celery import provisioners
 from atomic_celery.errors import ConfigError
@@ -41,6 +44,8 @@ GOOD: list[dict[str, Any]] = [
     {**COMMAND, "listFormat": {"items": "a.0.b", "id": "n", "state": "s", "since": "t", "hostId": "h", "gone": "d"}},
     {**COMMAND, "listFormat": {"states": {"UP": "running", "DOWN": None, "*": "failed"}}},
     {**COMMAND, "auth": {"githubApp": {"appId": 7, "installationId": "8", "repository": "acme/flows.js"}}},
+    {**COMMAND, "timeoutMs": 5e3, "auth": {"githubApp": {"appId": 7.0, "installationId": 8.0}}},
+    {**COMMAND, "list": ["list", "é😀"]},
 ]
 BAD: list[tuple[Any, str]] = [
     ([], "a provisioner is a JSON object"),
@@ -50,11 +55,12 @@ BAD: list[tuple[Any, str]] = [
     ({"kind": "command", "up": ["u"]}, "down is missing; list is missing"),
     ({"kind": "local"}, "app is missing"),
     ({**LOCAL, "up": ["u"]}, "unknown key up"),
-    ({**LOCAL, "slots": 0}, "slots must be a whole number above 0, got 0"),
+    ({**LOCAL, "slots": 0}, "slots must be a whole number from 1 to 86400000, got 0"),
     ({**LOCAL, "slots": True}, "slots must be a whole number"),
     ({**LOCAL, "options": "-Q"}, "options must be an array of texts"),
     ({**COMMAND, "timeoutMS": 5}, "unknown key timeoutMS; did you mean timeoutMs?"),
-    ({**COMMAND, "timeoutMs": 1.5}, "timeoutMs must be a whole number above 0"),
+    ({**COMMAND, "timeoutMs": 1.5}, "timeoutMs must be a whole number from 1 to 86400000"),
+    ({**COMMAND, "timeoutMs": 86_400_001}, "timeoutMs must be a whole number from 1 to 86400000"),
     ({**COMMAND, "upEach": "yes"}, "upEach must be true or false, got 'yes'"),
     ({**COMMAND, "up": "az vmss scale"}, "up must be an array of texts, a program and its arguments"),
     ({**COMMAND, "up": []}, "up must be an array of texts"),
@@ -62,7 +68,11 @@ BAD: list[tuple[Any, str]] = [
     ({**COMMAND, "up": ["a", 3]}, "up must be an array of texts"),
     ({**COMMAND, "up": [["a"], "b"]}, "up must be an array of texts"),
     ({**COMMAND, "up": [["a"], []]}, "up must be an array of texts"),
-    ({**COMMAND, "list": ["a", "b\0c"]}, "list: an argument cannot contain a zero byte"),
+    ({**COMMAND, "list": ["a", "b\0c"]}, "list: an argument holds NUL or half a surrogate pair"),
+    ({**COMMAND, "list": ["a\0"]}, "list: an argument holds NUL"),
+    ({**COMMAND, "up": [["a", "\ud800"]]}, "up: an argument holds NUL or half a surrogate pair"),
+    ({**COMMAND, "listFormat": {"id": "\udc00"}}, r"listFormat\.id holds NUL or half a surrogate pair"),
+    ({**LOCAL, "options": ["a\0"]}, "options: a text holds NUL"),
     ({**COMMAND, "up": ["a", "{id}"]}, r"up knows \{target\} and \{add\}, not \{id\}"),
     ({**COMMAND, "down": [["a"], ["b", "-n={target}"]]}, r"down knows \{id\} and \{remaining\}, not \{target\}"),
     ({**COMMAND, "list": ["a", "{id}"]}, r"list knows no placeholder, not \{id\}"),
@@ -74,7 +84,12 @@ BAD: list[tuple[Any, str]] = [
     ({**COMMAND, "auth": {"githubapp": {}}}, r"unknown key auth\.githubapp; did you mean auth\.githubApp\?"),
     ({**COMMAND, "auth": {"githubApp": {"repository": "flows"}}}, r"repository must look like owner/name"),
     ({**COMMAND, "auth": {"githubApp": {"host": "https://x"}}}, r"host must be the name of a host"),
+    ({**COMMAND, "auth": {"githubApp": {"repository": "acme/flows\n"}}}, r"repository must look like owner/name"),
+    ({**COMMAND, "auth": {"githubApp": {"host": "x.ghe.com\n"}}}, r"host must be the name of a host"),
     ({**COMMAND, "auth": {"githubApp": {"appId": True}}}, r"appId must be a text or a whole number"),
+    ({**COMMAND, "auth": {"githubApp": {"appId": ""}}}, r"appId must be a text"),
+    ({**COMMAND, "auth": {"githubApp": {"installationId": "../x"}}}, r"installationId must be a number"),
+    ({**COMMAND, "auth": {"githubApp": {"installationId": -1}}}, r"installationId must be a number"),
     ({**COMMAND, "auth": {"githubApp": {"token": "t"}}}, r"unknown key auth\.githubApp\.token"),
 ]
 
@@ -94,6 +109,74 @@ def test_what_is_wrong_is_refused_by_both(given: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read(given)
     assert not fits(given)
+
+
+WORDS = st.sampled_from(
+    [
+        "",
+        "a",
+        "a\n",
+        "a\0",
+        "\ud800",
+        "😀",
+        "{id}",
+        "{target}",
+        "acme/flows",
+        "acme/flows\n",
+        "h:1",
+        "7",
+        "running",
+        "command",
+    ]
+)
+LEAVES = st.none() | st.booleans() | st.integers(-2, 10**9) | st.sampled_from([0.0, 1.5, 2.0, 1e300]) | WORDS
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=2))
+KEYS = {
+    None: [
+        "$schema",
+        "kind",
+        "up",
+        "down",
+        "list",
+        "upEach",
+        "timeoutMs",
+        "listFormat",
+        "auth",
+        "app",
+        "slots",
+        "options",
+    ],
+    "listFormat": ["items", "id", "state", "since", "hostId", "gone", "states"],
+    "githubApp": ["appId", "installationId", "privateKeyFile", "repository", "host", "apiUrl"],
+}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """Draw a good document in which something has been replaced, added or taken away."""
+    document = copy.deepcopy(draw(st.sampled_from(GOOD)))
+    for _ in range(draw(st.integers(1, 2))):
+        place, name = document, None
+        while (inner := [key for key, value in place.items() if isinstance(value, dict)]) and draw(st.booleans()):
+            name = draw(st.sampled_from(inner))
+            place = place[name]
+        key = draw(st.sampled_from(KEYS.get(name, ["running", "githubApp"])) | WORDS)
+        if draw(st.integers(0, 3)) == 0:
+            place.pop(key, None)
+        else:
+            place[key] = draw(VALUES)
+    return document
+
+
+@settings(max_examples=400, deadline=None)
+@given(documents() | VALUES)
+def test_the_schema_and_the_check_agree_on_whatever_is_given(given_: Any) -> None:
+    try:
+        read(given_)
+    except ConfigError:
+        assert not fits(given_)
+    else:
+        assert fits(given_)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -132,7 +215,13 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{", r"fleet\.json is no JSON"), ('{"kind": "x"}', r"fleet\.json: kind must be command or local")],
+    [
+        ("{", r"fleet\.json is no JSON"),
+        ("[" * 100_000, r"fleet\.json is no JSON"),
+        ('{"kind": "local", "app": "a", "app": "b"}', r"fleet\.json is no JSON: an object has app twice"),
+        ('{"kind": "x"}', r"fleet\.json: kind must be command or local"),
+    ],
+    ids=["cut off", "deep", "twice", "kind"],
 )
 def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, content: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
@@ -156,12 +245,16 @@ def make(): return Cloud()
 class Half:
     kind = "half"
     def list(self, permit): return []
+class Needy(Cloud):
+    def __init__(self, needs): ...
+def leave(): raise SystemExit(3)
 """
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     write(tmp_path / "a_fleet_module.py", MODULE)
+    write(tmp_path / "a_broken_module.py", "1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     return "a_fleet_module"
 
@@ -176,7 +269,13 @@ def test_a_module_s_object_is_loaded(module: str, name: str) -> None:
     [
         ("a_fleet_module:gone", "the module a_fleet_module has no gone"),
         ("a_fleet_module:Half", "has no scale_to, drain"),
+        ("a_fleet_module:Needy", r"a_fleet_module:Needy cannot be made: TypeError: .*missing 1 required"),
+        ("a_fleet_module:leave", r"a_fleet_module:leave cannot be made: SystemExit: 3"),
+        ("a_broken_module", "a_broken_module cannot be imported: ZeroDivisionError: division by zero"),
         ("no_such_module_at_all", "cannot be imported: No module named 'no_such_module_at_all'"),
+        ("", r"a provisioner is a file\.json or package\.module\[:object\], got ''"),
+        (":provisioner", r"a file\.json or package\.module\[:object\], got ':provisioner'"),
+        (".relative", r"got '\.relative'"),
     ],
 )
 def test_a_module_without_a_provisioner_is_refused(module: str, name: str, complaint: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_moment_in_any_form_the_platforms_use(since: Any) -> None:
     assert one(since=since).since_ms == MOMENT_MS
 
 
-@pytest.mark.parametrize("since", [None, ""])
+@pytest.mark.parametrize("since", [None, "", 0, -1, "0001-01-01T00:00:00+12:00"])
 def test_a_moment_that_is_not_known(since: Any) -> None:
     assert one(since=since, hostId=None).since_ms is None
 
@@ -77,7 +78,7 @@ def test_what_is_being_deleted_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("printed", "form", "complaint"),
     [
-        ({"a": 1}, DEFAULT, "an array at the top, found {'a': 1}"),
+        ({"a": 1}, DEFAULT, "an array at the top, found an object"),
         (None, DEFAULT, "an array at the top, found None"),
         ({"items": None}, ListFormat(items="items"), "an array at items, found None"),
         ({}, ListFormat(items="items"), "an array at items, found nothing"),
@@ -98,6 +99,17 @@ def test_what_is_being_deleted_is_left_out() -> None:
             "since must be .* found 'soon'",
         ),
         ([{"id": "a", "state": "running", "since": {}}], DEFAULT, "since must be milliseconds or ISO 8601"),
+        ([{"id": "a", "state": "running", "since": True}], DEFAULT, "found True"),
+        ([{"id": "a", "state": "running", "since": math.inf}], DEFAULT, "found inf"),
+        ([{"id": "a", "state": "running", "since": math.nan}], DEFAULT, "found nan"),
+        ([{"id": "a", "state": "running", "since": 10**100}], DEFAULT, "'a': since_ms must be whole milliseconds"),
+        ([{"id": "a", "state": "running", "since": "9999-12-31T23:59:59-12:00"}], DEFAULT, "since_ms must be"),
+        ([{"id": "a", "state": "running", "hostId": 5}], DEFAULT, "'a': hostId must be the id of a host, found 5"),
+        ([{"id": "a", "state": "running", "hostId": "h\0"}], DEFAULT, "its host's id must be a text that a database"),
+        ([{"id": "a\0b", "state": "running"}], DEFAULT, "must be a text that a database can store"),
+        ([{"id": "a\ud800b", "state": "running"}], DEFAULT, "must be a text that a database can store"),
+        ([{"id": "a" * 513, "state": "running"}], DEFAULT, "must not be longer than 512 bytes, got 513"),
+        ([{"id": "a", "state": "x" * 300}], ListFormat(states={"UP": "running"}), "the state one of 300 characters"),
     ],
 )
 def test_what_does_not_match_is_malformed(printed: Any, form: ListFormat, complaint: str) -> None:
@@ -106,7 +118,11 @@ def test_what_does_not_match_is_malformed(printed: Any, form: ListFormat, compla
     assert refused.value.code == "malformed"
 
 
-@pytest.mark.parametrize("printed", [b"", b"no hosts", b"[{", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "printed",
+    [b"", b"no hosts", b"[{", b"\xff\xfe", b"WARNING: x\n[]", b"[]\n[]", b"[" * 100_000, b"[1%s]" % (b"0" * 5000)],
+    ids=lambda printed: printed[:10].decode(errors="replace"),
+)
 def test_what_is_no_json_is_malformed(printed: bytes) -> None:
     with pytest.raises(ProvisionerError, match="it printed no JSON") as refused:
         listing.read(printed, DEFAULT)

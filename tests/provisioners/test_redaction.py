@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atomic_celery import payload
-from atomic_celery.provisioners.redaction import MASK, redact
+from atomic_celery.provisioners.redaction import MASK, redact, redact_end
 
 
 @pytest.mark.parametrize(
@@ -33,8 +41,66 @@ def test_a_secret_that_is_a_part_of_another() -> None:
 
 
 @pytest.mark.parametrize(
+    "write",
+    [
+        str,
+        repr,
+        json.dumps,
+        lambda secret: json.dumps(secret, ensure_ascii=False),
+        quote,
+        lambda secret: quote(secret, safe=""),
+        quote_plus,
+        lambda secret: base64.b64encode(secret.encode()).decode(),
+    ],
+)
+def test_a_secret_in_each_form_that_programs_write_it_in(write: Callable[[str], str]) -> None:
+    secret = "p@ss \"w\\ö'rd"
+    assert re.fullmatch(r"refused ['\"]?\[redacted\]['\"]?!", redact(f"refused {write(secret)}!", {"A_TOKEN": secret}))
+
+
+def test_a_line_of_a_secret_that_has_several() -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0BAQ\n-----END KEY-----\n"
+    assert redact("no key: 'hkiG9w0BAQ'", {"APP_KEY": key}) == f"no key: '{MASK}'"
+
+
+KEPT = 200
+
+
+@given(
+    secret=st.text("abcdefgh", min_size=4, max_size=300),
+    before=st.text("xyz \n", max_size=400),
+    after=st.text("xyz \n", max_size=400),
+    times=st.integers(1, 5),
+    cut=st.integers(0, 3000),
+)
+def test_no_half_of_a_secret_is_left_wherever_the_text_is_cut(
+    secret: str, before: str, after: str, times: int, cut: int
+) -> None:
+    """Of what was said only the end is read, and of that the end is kept."""
+    said = f"{before}{secret}{after}".encode() * times
+    read = said[-cut:] if cut else b""
+    kept = redact_end(read, {"A_TOKEN": secret}, KEPT, whole=len(read) == len(said))
+    assert not set(kept) & set("bfgh")  # the mask has none of these
+    assert len(kept) <= KEPT
+
+
+def test_the_rest_of_a_key_that_began_before_the_cut() -> None:
+    rest = b"QIBADANBgkq\nhkiG9w0BAQ==\n-----END RSA PRIVATE KEY-----\nin file x\nrefused"
+    assert redact_end(rest, {}, KEPT, whole=False) == "in file x\nrefused"
+
+
+def test_what_is_kept_is_counted_in_bytes() -> None:
+    kept = redact_end("é".encode() * 1000, {}, 101, whole=True)
+    assert kept == "é" * 50
+
+
+@pytest.mark.parametrize(
     ("said", "secret"),
     [
+        ("AccountName=x;AccountKey=s3cr3t==;EndpointSuffix=y", "s3cr3t"),
+        ('{"private_key": "s3cr3t"}', "s3cr3t"),
+        ("passphrase: s3cr3t", "s3cr3t"),
+        ("Cookie: session=s3cr3t", "s3cr3t"),
         ("postgresql://u:p4ssw0rd@host/db", "p4ssw0rd"),
         ("Authorization: Bearer abcdefghijk.lmn", "abcdefghijk"),
         ("bearer AbCdEfGhIjKl+/=", "AbCdEfGhIjKl"),
