@@ -10,16 +10,26 @@ from typing import Any
 
 import click
 
+from atomic_celery import errors
 from atomic_celery.cli import scaling_options
 from atomic_celery.cli.session import Session, command
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.reading import Reader
-from atomic_celery.fleet.serving import Server, SignalPages
+from atomic_celery.fleet.serving import Server, SignalPages, address_of
+
+
+def _address(_ctx: click.Context, _param: click.Parameter, listen: str) -> str:
+    try:
+        address_of(listen)
+    except errors.ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+    return listen
 
 
 @click.command()
 @click.option(
     "--listen",
+    callback=_address,
     metavar="HOST:PORT",
     default="127.0.0.1:9464",
     show_default=True,

@@ -1,19 +1,22 @@
 """Counts over HTTP: ``/scaling`` for autoscalers, ``/metrics`` for Prometheus, ``/healthz`` for who restarts it.
 
-A client that takes longer than `CLIENT_LIMIT_S` is cut off, and no more than `CLIENTS_AT_ONCE` are served at a time, so
-that nobody can hold this up.
+A client that takes longer than `CLIENT_LIMIT_S` is cut off, and no more than `CLIENTS_AT_ONCE` are served at a time:
+when more come, those go first that have been connected for longest and have asked nothing. So nobody can hold this up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
+import socketserver
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
+from atomic_celery import clock
 from atomic_celery.errors import ConfigError
 from atomic_celery.fleet.exposition import FleetExposition
 
@@ -25,8 +28,9 @@ Answer = tuple[int, str, bytes]
 """A status, a content type and a body."""
 
 CLIENT_LIMIT_S = 10.0
-CLIENTS_AT_ONCE = 32
+CLIENTS_AT_ONCE = 100
 _JSON = "application/json"
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:\[\]]+)):([0-9]{1,5})")
 
 
 def address_of(listen: str) -> tuple[str, int]:
@@ -35,10 +39,10 @@ def address_of(listen: str) -> tuple[str, int]:
     Raises:
         ConfigError: It is none.
     """
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535 or not host:
-        raise ConfigError(f"an address to listen on looks like 127.0.0.1:9464, got {listen!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    found = _ADDRESS.fullmatch(listen)
+    if found is None or int(found[3]) > 65_535:
+        raise ConfigError(f"an address to listen on looks like 127.0.0.1:9464 or [::1]:9464, got {listen!r}")
+    return found[1] or found[2], int(found[3])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -49,16 +53,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        status, content_type, body = self.server.pages.answer(self.path.partition("?")[0])
+        self.server.clients.has_asked(self.request)
+        self._answer(*self.server.pages.answer(self.path.partition("?")[0]))
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def send_error(self, code: int, *_: str | None, **__: str | None) -> None:
+        """Refuse a request that is none, or that asks for something else than to look; repeats nothing of it."""
+        self.request_version = "HTTP/1.0"  # also to garbage, which would pass for a version that knows no errors
+        if code == 501:
+            return self._answer(405, _JSON, _json({"error": "there are GET and HEAD"}), Allow="GET, HEAD")
+        return self._answer(code, _JSON, _json({"error": self.responses.get(code, ("refused", ""))[0]}))
+
+    def _answer(self, status: int, content_type: str, body: bytes, **headers: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing: scrapes are many, and say nothing of the fleet."""
@@ -97,8 +113,56 @@ class SignalPages(Pages):
         return 200, _JSON, _json(scaling.document())
 
 
-class Server(ThreadingHTTPServer):
+class Clients:
+    """Who is connected, since when, and whether they have said what they want. Safe from any thread."""
+
+    def __init__(self) -> None:
+        # The oldest first, as dictionaries are.
+        self._silent: dict[socket.socket, float] = {}
+        self._asking: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+
+    def enter(self, client: socket.socket) -> bool:
+        """Note who has come; False: there is no room, as everybody has asked something and waits for the answer."""
+        with self._lock:
+            if len(self._silent) + len(self._asking) >= CLIENTS_AT_ONCE:
+                if not self._silent:
+                    return False
+                self._cut_off(self._silent, next(iter(self._silent)))
+            self._silent[client] = clock.monotonic_s()
+            return True
+
+    def has_asked(self, client: socket.socket) -> None:
+        """Note that somebody has said what they want."""
+        with self._lock:
+            if client in self._silent:
+                self._asking[client] = self._silent.pop(client)
+
+    def leave(self, client: socket.socket) -> None:
+        """Forget somebody, before the connection is closed: its descriptor may be another one's at once."""
+        with self._lock:
+            self._silent.pop(client, None)
+            self._asking.pop(client, None)
+
+    def cut_off_the_slow(self) -> None:
+        """Let those go that have been here for too long, whatever they do."""
+        with self._lock:
+            latest_s = clock.monotonic_s() - CLIENT_LIMIT_S
+            for clients in (self._silent, self._asking):
+                for client in [client for client, since_s in clients.items() if since_s <= latest_s]:
+                    self._cut_off(clients, client)
+
+    @staticmethod
+    def _cut_off(clients: dict[socket.socket, float], client: socket.socket) -> None:
+        del clients[client]
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+
+class Server(socketserver.ThreadingTCPServer):
     """Serves *pages*.
+
+    `http.server` has one that asks the name service for its own name first, and may wait long for it.
 
     Args:
         listen: ``host:port``; port 0 takes any free one.
@@ -107,17 +171,18 @@ class Server(ThreadingHTTPServer):
         ConfigError: The address cannot be listened on.
     """
 
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, listen: str, pages: Pages) -> None:
-        self.pages = pages
-        self._room = threading.BoundedSemaphore(CLIENTS_AT_ONCE)
+        self.pages, self.clients = pages, Clients()
         host, port = address_of(listen)
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
+            self.address_family = _family_of(host)
             super().__init__((host, port), _Handler)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a name that no name service could have
             raise ConfigError(f"cannot listen on {listen}: {error}") from error
 
     @property
@@ -126,31 +191,30 @@ class Server(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
+    def service_actions(self) -> None:
+        """Cut off who is too slow; called before each look for new clients."""
+        self.clients.cut_off_the_slow()
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a client on a thread, if there is room for one more."""
-        if self._room.acquire(blocking=False):
+        if self.clients.enter(request):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a client, and cut it off when it takes too long, however it does that."""
-        limit = threading.Timer(CLIENT_LIMIT_S, _cut_off, (request,))
-        limit.daemon = True
-        limit.start()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            limit.cancel()
-            self._room.release()
+    def shutdown_request(self, request: Any) -> None:
+        """Let go of a client, however it ended."""
+        self.clients.leave(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
 
 
-def _cut_off(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+def _family_of(host: str) -> socket.AddressFamily:
+    """Return the kind of address to listen on: the old one where a name has both."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return min((each[0] for each in found), key=lambda family: family != socket.AF_INET)
 
 
 def _json(document: Mapping[str, object]) -> bytes:

@@ -11,7 +11,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,18 +194,38 @@ def test_the_limit_is_ten_seconds() -> None:
     assert serving.CLIENT_LIMIT_S == 10
 
 
-def test_clients_beyond_the_limit_are_turned_away_and_the_others_served(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served(desk.store) as server:
+def test_who_asks_is_served_before_those_who_say_nothing(desk: Desk) -> None:
+    """When there is no more room, who has been silent for longest makes it."""
+    with served(desk.store) as server, ExitStack() as stack:
         host_name, _, port = server.address.rpartition(":")
-        idle = [socket.create_connection((host_name, int(port))) for _ in range(serving.CLIENTS_AT_ONCE)]
-        with closing(socket.create_connection((host_name, int(port)), timeout=20)) as client:
-            assert _is_cut_off(client, drip=False)
-        idle.pop().close()
+        silent = [
+            stack.enter_context(closing(socket.create_connection((host_name, int(port)), timeout=0.1)))
+            for _ in range(serving.CLIENTS_AT_ONCE)
+        ]
+        assert get(server.address, "/healthz")[0] == 200
+        wait_until(lambda: _is_cut_off(silent[0], drip=False), 30)
+        assert not _is_cut_off(silent[-1], drip=False)
+
+
+def test_when_all_wait_for_an_answer_the_next_one_is_turned_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CLIENTS_AT_ONCE", 2)
+    go_on = threading.Event()
+    with served(desk.store) as server, ThreadPoolExecutor() as others:
+        pages, waiting = server.pages.answer, threading.Semaphore(0)
+
+        def answer(path: str) -> serving.Answer:
+            waiting.release()
+            assert go_on.wait(30)
+            return pages(path)
+
+        monkeypatch.setattr(server.pages, "answer", answer)
+        first = [others.submit(get, server.address, "/healthz") for _ in range(2)]
+        assert all(waiting.acquire(timeout=30) for _ in first)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            get(server.address, "/healthz")
+        go_on.set()
+        assert [each.result(30)[0] for each in first] == [200, 200]
         wait_until(lambda: _answers(server.address), 30)
-        for client in idle:
-            client.close()
 
 
 def _answers(address: str) -> bool:
