@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from atomic_celery import errors, identity
 from atomic_celery.config import Settings
 from atomic_celery.store import clouds, open_store
+from atomic_celery.store.credentials import SecretFile
 from atomic_celery.store.urls import StoreUrl
 
 HEADLINE = "Worker host setup is incomplete"
@@ -90,17 +90,10 @@ def _credential(settings: Settings, warnings: list[str]) -> Iterator[Problem]:
     for option, path in (("password-file", settings.password_file), ("token-file", settings.token_file)):
         if path is None:
             continue
-        try:
-            with open(path, encoding="utf-8") as file:
-                empty = not file.read().strip()
-                mode = os.fstat(file.fileno()).st_mode
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            yield Problem(f"the {option} {path} cannot be read: {reason}", f"make it readable, or correct --{option}")
-            continue
-        if empty:
-            yield Problem(f"the {option} {path} is empty", "write the credential into it")
-        if mode & (stat.S_IRGRP | stat.S_IROTH):
+        seen = SecretFile(option, path).look()
+        if seen.fault:
+            yield Problem(f"the {option} {path} {seen.fault}", seen.fix)
+        if seen.exposed:
             warnings.append(f"other users can read the {option} {path}: chmod 600 {path}")
 
 

@@ -96,6 +96,11 @@ def read(given: Any) -> Commands | LocalWorkers:
     return _read_commands(given) if kind == "command" else _read_local(given)
 
 
+def problems_of_github_app(given: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the settings of an app, wherever they come from."""
+    return list(_check_object(_GITHUB_APP_KEYS)(given, "auth.githubApp"))
+
+
 def _read_commands(given: Mapping[str, Any]) -> Commands:
     app = given.get("auth", {}).get("githubApp")
     commands = {name: _commands(given[name]) for name in _PLACEHOLDERS}

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import stat
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from dateutil.parser import isoparse
 
-from atomic_celery import errors
+from atomic_celery import errors, secret_files
 from atomic_celery.clock import NEVER, Clock, Moment, SystemClock
 from atomic_celery.fleet.provisioner import Permit
-from atomic_celery.provisioners import web
+from atomic_celery.provisioners import configuration, web
 from atomic_celery.provisioners.configuration import GithubAppSettings
 from atomic_celery.provisioners.redaction import redact
 
@@ -37,7 +37,10 @@ _KEYS = {
     "installation_id": "installationId",
     "private_key_file": "privateKeyFile",
     "repository": "repository",
+    "host": "host",
+    "api_url": "apiUrl",
 }
+_NEEDED = ("app_id", "installation_id", "private_key_file", "repository")
 _GITHUB = "github.com"
 _EARLY_S = 300.0
 _CLAIM_LASTS_S = 540  # GitHub accepts 600
@@ -136,15 +139,20 @@ class GithubApp:
 
     def _refusal(self, answer: web.Answer) -> errors.ProvisionerError:
         said = redact(answer.text("message"), {"TOKEN": self._token})
-        limited = answer.status == 429 or (
-            answer.status == 403
-            and ("retry-after" in answer.headers or answer.headers.get("x-ratelimit-remaining") == "0")
-        )
+        limited = _is_limited(answer)
         if limited or answer.status >= 500:
             why = "limits the rate of requests" if limited else "has an error of its own"
             return errors.ProvisionerError("unavailable", f"{self._app.host} {why} ({answer.status}): {said}")
         what = f"a token for {self._app.owner}/{self._app.repository} to app {self._app.app_id}"
         return errors.ProvisionerError("auth", f"{self._app.host} refused {what} ({answer.status}): {said}")
+
+
+def _is_limited(answer: web.Answer) -> bool:
+    """Whether GitHub asks to come back later; of a secondary limit only the words may say so."""
+    if answer.status != 403:
+        return answer.status == 429
+    no_more = answer.headers.get("x-ratelimit-remaining") == "0"
+    return no_more or "retry-after" in answer.headers or "rate limit" in answer.text("message").lower()
 
 
 def _date_of(answer: web.Answer) -> float | None:
@@ -161,8 +169,10 @@ def _token_in(answer: web.Answer, now_s: float) -> tuple[str, float]:
         expires: datetime = isoparse(ends)
     except ValueError:
         token = ""
-    if not token:
+    if not re.fullmatch(r"[!-~]+", token):  # it goes into an environment
         raise errors.ProvisionerError("malformed", "GitHub's answer has no token, or none with an end")
+    if expires.tzinfo is None:
+        expires = expires.replace(tzinfo=timezone.utc)
     return token, expires.timestamp() - now_s
 
 
@@ -174,14 +184,13 @@ def _complete(settings: GithubAppSettings, environ: Mapping[str, str]) -> _App:
             for item in fields(settings)
         },
     )
-    missing = [f"{_KEYS[name]} or {_VARIABLES[name]}" for name in _KEYS if not getattr(said, name)]
+    missing = [f"{_KEYS[name]} or {_VARIABLES[name]}" for name in _NEEDED if not getattr(said, name)]
     if missing:
         raise errors.ConfigError(f"auth.githubApp needs {', '.join(missing)}")
-    owner, slash, repository = (said.repository or "").partition("/")
-    if not owner or not slash or not repository:
-        raise errors.ConfigError(f"auth.githubApp.repository must look like owner/name, got {said.repository!r}")
-    if not str(said.installation_id).isdigit():
-        raise errors.ConfigError("auth.githubApp.installationId must be a number: it ends the URL of its settings page")
+    given = {key: value for name, key in _KEYS.items() if (value := getattr(said, name))}
+    if problems := configuration.problems_of_github_app(given):
+        raise errors.ConfigError("; ".join(problems))
+    owner, _, repository = str(said.repository).partition("/")
     host = (said.host or _GITHUB).lower()
     api_url = (said.api_url or _api_url(host)).rstrip("/")
     _require_https(api_url)
@@ -199,25 +208,27 @@ def _is_enterprise_server(host: str) -> bool:
 
 
 def _require_https(api_url: str) -> None:
-    parts = urlsplit(api_url)
-    if parts.scheme == "https" and parts.hostname:
-        return
-    if parts.scheme != "http" or parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+    try:
+        parts = urlsplit(api_url)
+        port = parts.port
+    except ValueError as error:
+        raise errors.ConfigError(f"auth.githubApp.apiUrl makes no sense: {error}") from None
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if not parts.hostname or port == 0 or parts.scheme not in (("http", "https") if local else ("https",)):
         raise errors.ConfigError("auth.githubApp.apiUrl must begin with https:// (http:// for localhost only)")
 
 
 def _read_key(path: str) -> str:
     """Return the private key, as long as nobody else can read it."""
     try:
-        with open(os.path.expanduser(path), encoding="ascii") as file:
-            if (mode := stat.S_IMODE(os.fstat(file.fileno()).st_mode)) & (stat.S_IRGRP | stat.S_IROTH):
-                raise errors.ProvisionerError(
-                    "auth", f"other users can read the private key {path} (mode {mode:04o}): chmod 600 {path}"
-                )
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not PEM text"
-        raise errors.ProvisionerError("auth", f"cannot read the private key {path}: {why}") from None
+        content = secret_files.read(path)
+    except OSError as error:
+        raise errors.ProvisionerError("auth", f"cannot read the private key {path}: {error.strerror}") from None
+    if content.is_exposed:
+        raise errors.ProvisionerError(
+            "auth", f"other users can read the private key {path} (mode {content.mode:04o}): chmod 600 {path}"
+        )
+    return content.text
 
 
 def _require_libraries() -> None:

@@ -31,7 +31,7 @@ class Answer:
         """Return a text of its JSON object; empty where there is none."""
         try:
             value = json.loads(self.body)[name]
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             return ""
         return value if isinstance(value, str) else ""
 

@@ -8,15 +8,13 @@ cloud's identity is made here (`tokens`), and kept until it nears its end.
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Engine, event
 
-from atomic_celery import errors
+from atomic_celery import errors, secret_files
 from atomic_celery.config import Settings
 from atomic_celery.store import clouds, tokens
 from atomic_celery.store.urls import StoreUrl
@@ -57,6 +55,17 @@ class UrlPassword:
         return f"UrlPassword({str(self.url)!r})"
 
 
+class Look(NamedTuple):
+    """What was found in a file; empty texts for what is well."""
+
+    secret: str = ""
+    fault: str = ""
+    """What is wrong, in words that follow the file's name."""
+    fix: str = ""
+    exposed: str = ""
+    """The mode by which other users can read it."""
+
+
 class SecretFile:
     """A file that holds the password, alone on its first line.
 
@@ -74,37 +83,40 @@ class SecretFile:
         Raises:
             StoreUnavailable: It cannot be read, or is empty; a later try may find it written.
         """
-        try:
-            with self._path.open(encoding="utf-8") as file:
-                self._warn_if_others_can_read(file.fileno())
-                secret = file.read().strip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise errors.StoreUnavailable(f"cannot read {self._setting} {self._path}: {why}") from None
-        if not secret or "\n" in secret or "\0" in secret:
-            fault = "holds more than one line" if secret else "is empty"
-            raise errors.StoreUnavailable(
-                f"{self._setting} {self._path} {fault}; write the secret into it and nothing else"
+        seen = self.look()
+        if seen.exposed and not self._warned:
+            self._warned = True
+            logger.warning(
+                "other users can read %s %s (%s): chmod 600 %s", self._setting, self._path, seen.exposed, self._path
             )
-        return secret
+        if seen.fault:
+            raise errors.StoreUnavailable(f"{self._setting} {self._path} {seen.fault}; {seen.fix}")
+        return seen.secret
+
+    def look(self) -> Look:
+        """Read the file, and say what is wrong with it."""
+        try:
+            content = secret_files.read(self._path)
+        except OSError as error:
+            return Look(fault=f"cannot be read: {error.strerror}", fix="make it readable, or name another")
+        secret = content.text.strip("\r\n")
+        exposed = f"mode {content.mode:04o}" if content.is_exposed else ""
+        fault = _fault(secret)
+        return Look(secret, fault, "write the secret into it and nothing else" if fault else "", exposed)
 
     def doubt(self, secret: str | None) -> None:
         """Do nothing: the file is read for every connection anyway."""
 
-    def _warn_if_others_can_read(self, descriptor: int) -> None:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & (stat.S_IRGRP | stat.S_IROTH) and not self._warned:
-            self._warned = True
-            logger.warning(
-                "other users can read %s %s (mode %04o): chmod 600 %s",
-                self._setting,
-                self._path,
-                mode,
-                self._path,
-            )
-
     def __repr__(self) -> str:
         return f"SecretFile({self._setting!r}, {str(self._path)!r})"
+
+
+def _fault(secret: str) -> str:
+    if not secret:
+        return "is empty"
+    if "\0" in secret:
+        return "holds NUL, which is in no password"
+    return "holds more than one line" if "\n" in secret else ""
 
 
 def choose(url: StoreUrl, settings: Settings) -> Credential:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +133,18 @@ def test_the_api_has_its_usual_place(settings: GithubAppSettings, host: str | No
     assert GithubApp(replace(settings, host=host, api_url=None), {})._app.api_url == url
 
 
-@pytest.mark.parametrize("url", ["http://github.example.com", "http://10.0.0.1/api/v3", "ftp://x", "api.github.com"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://github.example.com", "http://10.0.0.1/api/v3", "ftp://x", "https://", "api.github.com", "https://x:0"],
+)
 def test_only_https_will_do(settings: GithubAppSettings, url: str) -> None:
     with pytest.raises(ConfigError, match="must begin with https://"):
+        GithubApp(replace(settings, api_url=url), {})
+
+
+@pytest.mark.parametrize("url", ["https://[::1", "https://x:99999", "https://x:port"])
+def test_a_url_that_makes_no_sense_is_refused_at_the_start(settings: GithubAppSettings, url: str) -> None:
+    with pytest.raises(ConfigError, match="apiUrl makes no sense"):
         GithubApp(replace(settings, api_url=url), {})
 
 
@@ -166,8 +178,11 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 def test_the_environment_is_checked_like_the_file(settings: GithubAppSettings) -> None:
     with pytest.raises(ConfigError, match="must look like owner/name"):
         GithubApp(replace(settings, repository=None), {"ATOMIC_GITHUB_APP_REPOSITORY": "flows"})
-    with pytest.raises(ConfigError, match="installationId must be a number"):
-        GithubApp(replace(settings, installation_id=None), {"ATOMIC_GITHUB_APP_INSTALLATION_ID": "../../x"})
+    for number in ("../../x", "²", "-1"):
+        with pytest.raises(ConfigError, match="installationId must be a number"):
+            GithubApp(replace(settings, installation_id=None), {"ATOMIC_GITHUB_APP_INSTALLATION_ID": number})
+    with pytest.raises(ConfigError, match="host must be the name of a host"):
+        GithubApp(settings, {"ATOMIC_GITHUB_HOST": "https://ghe.example.com"})
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
@@ -180,6 +195,32 @@ def test_a_key_that_others_can_read_is_refused(settings: GithubAppSettings, key_
 def test_a_key_that_is_missing_is_refused(settings: GithubAppSettings) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the private key /gone\.pem: No such file"):
         GithubApp(replace(settings, private_key_file="/gone.pem"), {})
+
+
+@pytest.mark.timeout(20)
+def test_a_key_that_is_no_file_keeps_nobody_waiting(settings: GithubAppSettings, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ConfigError, match=r"cannot read the private key .*it is no regular file"):
+        GithubApp(replace(settings, private_key_file=str(tmp_path / "fifo")), {})
+
+
+def test_an_end_without_a_zone_is_utc(
+    app: GithubApp, github: GitHub, permit: Permit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        ends = datetime.fromtimestamp(clock.wall_s + 3600, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        github.instead = lambda: github.reply(201, {"token": "ghs_first", "expires_at": ends})
+        token(app, permit)
+        github.instead = None
+        clock.advance(3600 - 301)
+        assert token(app, permit) == "ghs_first"
+        clock.advance(2)
+        assert token(app, permit) != "ghs_first"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_key_that_others_can_read_later_is_refused_then(
@@ -222,6 +263,11 @@ FAILURES: list[tuple[Callable[[GitHub], Reply], str, str]] = [
         "limits",
     ),
     (lambda github: github.reply(403, {"message": "x"}, **{"X-RateLimit-Remaining": "0"}), "unavailable", "limits"),
+    (
+        lambda github: github.reply(403, {"message": "You have exceeded a secondary rate limit."}),
+        "unavailable",
+        "limits",
+    ),
     (lambda github: github.reply(429, {"message": "slow down"}), "unavailable", "limits the rate of requests"),
     (lambda github: github.reply(500, {"message": "Server Error"}), "unavailable", "an error of its own"),
     (lambda github: (503, {}, b"<html>"), "unavailable", "503"),
@@ -229,6 +275,14 @@ FAILURES: list[tuple[Callable[[GitHub], Reply], str, str]] = [
     (lambda github: (201, {}, b"<html>"), "malformed", "no token"),
     (lambda github: github.reply(201, {"token": ""}), "malformed", "no token"),
     (lambda github: github.reply(201, {"token": "ghs_x", "expires_at": "soon"}), "malformed", "none with an end"),
+    (
+        lambda github: github.reply(201, {"token": "ghs_\0", "expires_at": "2126-01-01T00:00:00Z"}),
+        "malformed",
+        "no token",
+    ),
+    (lambda github: github.reply(201, {"token": "a b", "expires_at": "2126-01-01T00:00:00Z"}), "malformed", "no token"),
+    (lambda github: github.reply(201, ["token"]), "malformed", "no token"),
+    (lambda github: (201, {"Date": "the day before"}, b"[" * 100_000), "malformed", "no token"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import traceback
 from pathlib import Path
 
@@ -53,7 +54,9 @@ def test_a_file_is_read_again_every_time(secret_file: Path) -> None:
         (b"", "is empty"),
         (b"\n", "is empty"),
         (b"one\ntwo\n", "holds more than one line"),
-        (b"\xff\xfe", "cannot read token_file .*not UTF-8"),
+        (b"\xff\xfe", "token_file .* cannot be read: it is not UTF-8"),
+        (b"a\0b", "holds NUL"),
+        (b"x" * 70_000, "cannot be read: it is longer than 64 KiB"),
     ],
 )
 def test_a_useless_file_is_refused_for_now(secret_file: Path, content: bytes, complaint: str) -> None:
@@ -65,8 +68,31 @@ def test_a_useless_file_is_refused_for_now(secret_file: Path, content: bytes, co
 
 
 def test_a_missing_file_says_which_and_why(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"password_file .*/gone: No such file"):
+    with pytest.raises(StoreUnavailable, match=r"password_file .*/gone cannot be read: No such file"):
         SecretFile("password_file", str(tmp_path / "gone")).secret()
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path, why in ((fifo, "no regular file"), (Path("/dev/zero"), "no regular file"), (tmp_path, "Is a directory")):
+        with pytest.raises(StoreUnavailable, match=f"token_file {path} cannot be read: .*{why}"):
+            SecretFile("token_file", str(path)).secret()
+    with pytest.raises(StoreUnavailable, match="its name holds NUL"):
+        SecretFile("token_file", "a\0b").secret()
+
+
+def test_a_file_may_be_behind_a_link_that_is_swung_over(secret_file: Path, tmp_path: Path) -> None:
+    """As Kubernetes does when a Secret changes."""
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(secret_file)
+    credential = SecretFile("token_file", str(link))
+    assert credential.secret() == SECRET
+    other.write_text("rotated")
+    (tmp_path / "new").symlink_to(other)
+    (tmp_path / "new").rename(link)
+    assert credential.secret() == "rotated"
 
 
 def test_a_file_is_found_whatever_the_working_directory_becomes(
@@ -171,7 +197,7 @@ def test_a_refused_secret_is_in_no_message(login: Login, secret_file: Path) -> N
 
 def test_an_unreadable_secret_surfaces_as_itself(login: Login, tmp_path: Path) -> None:
     engine = login.engine(SecretFile("password_file", str(tmp_path / "gone")))
-    with pytest.raises(StoreUnavailable, match="cannot read password_file"):
+    with pytest.raises(StoreUnavailable, match=r"password_file .* cannot be read"):
         engine.connect()
 
 

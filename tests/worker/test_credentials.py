@@ -65,7 +65,7 @@ def test_a_password_that_is_refused_degrades_a_worker_until_the_file_is_right(
     wait_degraded(worker, "password authentication failed")
 
     secret_file.unlink()
-    wait_degraded(worker, "cannot read token_file")
+    wait_degraded(worker, "cannot be read: No such file")
 
     secret_file.write_text(SECOND)
     worker.wait_line("recovered")

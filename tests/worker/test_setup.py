@@ -140,6 +140,21 @@ def test_an_empty_credential_is_a_problem(tmp_path: Path, broker_url: str) -> No
     assert "is empty" in said(broker_url, Settings(token_file=str(token)))
 
 
+def test_a_credential_is_read_as_it_will_be_for_a_connection(
+    tmp_path: Path, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("one\ntwo\n")
+    assert "the token-file ~/token holds more than one line" in said(broker_url, Settings(token_file="~/token"))
+    token.write_text("one\n")
+    assert "cannot be read" not in said("atomic+mysql://host/db", Settings(token_file="~/token"))
+    token.unlink()
+    os.mkfifo(token)
+    assert "is no regular file" in said(broker_url, Settings(token_file="~/token"))
+
+
 def test_the_file_system_is_the_one_mounted_closest(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     shared = tmp_path / "a b"
