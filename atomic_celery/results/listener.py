@@ -34,7 +34,7 @@ KEEN_FOR_S = 0.25
 
 WATCH_FOR_S = 120.0
 IDLE_S = 60.0
-"""How long the thread stays, and its connection open, when nobody waits."""
+"""How long the thread stays, and its connection open, when nobody waits. One that is lost meanwhile is not replaced."""
 
 FINAL = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
@@ -97,21 +97,19 @@ class Listener:
 
     def _run(self) -> None:
         assert self._doorbell is not None
-        idle_until_s, keen_until_s = clock.monotonic_s() + IDLE_S, 0.0
+        keen_until_s = 0.0
         while True:
             now_s = clock.monotonic_s()
             if self._heed():
                 keen_until_s = now_s + KEEN_FOR_S
-            if self._awaited or self._watched:
-                wait_s, idle_until_s = self._turn(now_s), now_s + IDLE_S
-            elif self._dismissed or now_s >= idle_until_s:
-                if self._let_go():
+            if not (self._awaited or self._watched):
+                if (self._dismissed or not self._doorbell.rest(IDLE_S)) and self._let_go():
                     return
                 continue
-            else:
-                wait_s = idle_until_s - now_s
-            keen = bool(self._awaited) and now_s < keen_until_s
-            if self._doorbell.wait(wait_s, keen=keen) and self._doorbell.listening:
+            wait_s = self._turn(now_s)
+            if not self._awaited:
+                continue
+            if self._doorbell.wait(wait_s, keen=now_s < keen_until_s) and self._doorbell.listening:
                 self._in_vain = 0
 
     def _let_go(self) -> bool:
@@ -126,7 +124,7 @@ class Listener:
 
     def _turn(self, now_s: float) -> float:
         """Look once, unless the database deserves a rest; return how long to sleep."""
-        if now_s < self._retry_at_s:
+        if self._awaited and now_s < self._retry_at_s:
             return self._retry_at_s - now_s
         try:
             with self._store.deadline(self._store.settings.statement_timeout_s):
@@ -135,7 +133,7 @@ class Listener:
             return self._failed(error)
 
     def _failed(self, error: Exception) -> float:
-        if isinstance(error, errors.StoreError) and error.transient:
+        if self._awaited and isinstance(error, errors.StoreError) and error.transient:
             retry_in_s = self._backoff.failed()
             self._retry_at_s = clock.monotonic_s() + retry_in_s
             logger.warning("cannot look for results (%s); again in %g s", error, retry_in_s)
@@ -166,8 +164,6 @@ class Listener:
         self._look(list(self._awaited))
         self._watch(began_s)
         self._backoff.succeeded()
-        if not self._awaited:
-            return 0.0
         assert self._doorbell is not None
         ladder = LADDER_S if self._doorbell.listening else DEAF_LADDER_S
         rest_s = ladder[min(self._in_vain, len(ladder) - 1)]

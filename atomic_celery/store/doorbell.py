@@ -49,6 +49,10 @@ class Ear(Protocol):
         """Whether something may have happened since this was asked last."""
         ...
 
+    def overhear(self) -> None:
+        """Forget what has come. An ear that is lost stays so, without a word: nobody needs it."""
+        ...
+
     def fileno(self) -> int | None:
         """Return what becomes readable when there is something to hear."""
         ...
@@ -105,6 +109,20 @@ class Doorbell:
                 left_s = min(left_s, LOOK_EVERY_S - waited_s)
             self._sleep(min(left_s, self._ear.patience_s(keen=keen)))
 
+    def rest(self, timeout_s: float) -> bool:
+        """Sleep until rung from inside, at most *timeout_s*; the database is neither heeded nor looked for.
+
+        False: the time is up, or the database is not heard, so that there is nothing to keep open.
+        """
+        until_s = clock.monotonic_s() + timeout_s
+        while not self._was_rung():
+            left_s = until_s - clock.monotonic_s()
+            if left_s <= 0 or not self.listening:
+                return False
+            self._sleep(left_s)
+            self._ear.overhear()
+        return True
+
     def close(self) -> None:
         """Stop listening and end a `wait` that goes on. Safe to repeat."""
         self._closed = True
@@ -156,6 +174,9 @@ class NoEar:
     def heard(self) -> bool:
         """Say no."""
         return False
+
+    def overhear(self) -> None:
+        """Do nothing."""
 
     def fileno(self) -> int | None:
         """Return nothing to wait on."""
@@ -231,6 +252,9 @@ class CommitEar:
         self._heard_at_s = clock.monotonic_s()
         return True
 
+    def overhear(self) -> None:
+        """Do nothing: an open file costs nothing, and what was committed meanwhile is heard later."""
+
     def fileno(self) -> int | None:
         """Return nothing to wait on."""
         return None
@@ -285,6 +309,15 @@ class ListenEar:
             self._hang_up()
             self._attempts.failed(error)
             return False
+
+    def overhear(self) -> None:
+        """Read what has come; hang up if the line is lost."""
+        if self._line is None:
+            return
+        try:
+            self._line.notified()
+        except Exception:
+            self._hang_up()
 
     def fileno(self) -> int | None:
         """Return the line's socket."""

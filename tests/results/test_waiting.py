@@ -212,6 +212,21 @@ def test_the_thread_ends_when_nobody_waits_and_comes_back(
         wait_until(lambda: listening._thread is None)
 
 
+def test_who_does_not_wait_any_more_says_nothing_of_a_database_that_goes(
+    postgres: Postgres, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(_app(postgres_url)) as app:
+        waiter = Waiter(AsyncResult("t", app=app))
+        wait_until(lambda: _awaited(app) == 1)
+        listening = listener.of(app.backend.store)
+        _recorder(app)("t", 1)
+        assert waiter.join() == 1
+        wait_until(lambda: not listening._watched)
+        postgres.drop_database(postgres_url)
+        wait_until(lambda: listening._thread is None)
+        assert caplog.messages == []
+
+
 def test_steps_are_told(app: Celery, record: Record) -> None:
     seen: list[Any] = []
     waiter = Waiter(AsyncResult("t", app=app), on_message=seen.append)

@@ -115,6 +115,30 @@ def test_a_signal_handler_may_ring(bell: Doorbell) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_bell_that_rests_is_rung_from_inside_only(store: Store, bell: Doorbell, threads: ThreadPoolExecutor) -> None:
+    queue = queue_of(store)
+    store.queues.arm("holder", [queue.id], 60_000)
+    publish(store, queue)
+    assert not bell.rest(QUIET_S)
+    resting = threads.submit(bell.rest, LONG_S)
+    bell.ring()
+    assert resting.result() is True
+    assert bell.listening
+
+
+def test_a_bell_that_rests_does_not_dial_again(
+    postgres_store: Store, postgres: Postgres, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    bell = postgres_store.doorbell("holder")
+    listen(bell)
+    resting = threads.submit(bell.rest, LONG_S)
+    cut_off_everybody(postgres, postgres_store)
+    assert resting.result() is False
+    assert not bell.listening
+    assert caplog.messages == []
+    bell.close()
+
+
 def test_a_closed_bell_ends_waits(bell: Doorbell, threads: ThreadPoolExecutor) -> None:
     waiting = threads.submit(bell.wait, LONG_S)
     bell.close()
