@@ -1,7 +1,7 @@
 """How many connections a fleet may need of its PostgreSQL server, and what to set there. Pure: knows no database.
 
 What each kind of process keeps open is an upper bound that tests hold real processes to. A child of a pool opens one
-only for what its task sends or asks itself.
+only for what its task sends or asks itself; one more when that waits for results, which this cannot know.
 """
 
 from __future__ import annotations
