@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 from tests.cli.conftest import CommandLine, project
 from tests.support.daemons import free_port
+from tests.support.programs import running
 from tests.support.roles import Role
 from tests.support.waiting import wait_until
 from tests.support.workers import Fleet
@@ -123,25 +122,11 @@ def cli(role: Role, postgres_url: str, secret: Path, tmp_path: Path) -> CommandL
     return made
 
 
-@contextmanager
-def running(cli: CommandLine, *words: str, **environ: str) -> Iterator[Callable[[], str]]:
-    """Run a command until it is no longer needed; yields what returns all that it has said."""
+def run(cli: CommandLine, *words: str, **environ: str) -> AbstractContextManager[Callable[[], str]]:
+    """Run a command of the project until it is no longer needed."""
+    environment = {**cli.environment, **environ}
     said = cli.directory / "said"
-    with said.open("wb") as out:
-        process = subprocess.Popen(
-            cli.command(*words),
-            cwd=cli.directory,
-            env={**cli.environment, **environ},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield said.read_text
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, said.read_text()
-    finally:
-        process.kill()
-        process.wait(30)
+    return running(cli.command(*words), directory=cli.directory, environment=environment, said=said)
 
 
 def test_a_controller_stays_within_its_connections(cli: CommandLine, secret: Path, sessions: Count) -> None:
@@ -152,7 +137,7 @@ def test_a_controller_stays_within_its_connections(cli: CommandLine, secret: Pat
     commands = {name: [str(cli.directory / name)] for name in ("up", "down", "list")}
     (cli.directory / "fleet.json").write_text(json.dumps({"kind": "command", **commands}))
     words = ("atomic", "--password-file", str(secret), "controller", "--provisioner", "fleet.json")
-    with running(cli, *words) as said:
+    with run(cli, *words) as said:
         wait_until(lambda: said().count("removed ") >= 5, 60, said)
     assert 0 < sessions.most <= connections.PER_CONTROLLER
 
@@ -166,7 +151,7 @@ def test_a_metrics_server_stays_within_its_connections(cli: CommandLine, secret:
             return bool(answer.status == 200)
         return False
 
-    with running(cli, *words) as said:
+    with run(cli, *words) as said:
         wait_until(scrape, 60, said)
         with ThreadPoolExecutor(8) as threads:
             assert all(threads.map(scrape, ["scaling", "metrics", "healthz"] * 10))
@@ -178,7 +163,7 @@ def test_a_beat_stays_within_its_connections(
 ) -> None:
     with (
         closing(open_store(postgres_url, Settings())) as store,
-        running(cli, "beat", "-S", "atomic", ATOMIC_PASSWORD_FILE=str(secret)) as said,
+        run(cli, "beat", "-S", "atomic", ATOMIC_PASSWORD_FILE=str(secret)) as said,
     ):
         wait_until(lambda: len(store.reads.messages()) >= 3, 60, said)
     assert 0 < sessions.most <= connections.PER_BEAT

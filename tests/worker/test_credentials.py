@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from atomic_celery.fleet.controller import TERM
+from tests.admin_site.running import PROJECT, Site
+from tests.fleet.test_serving import get
+from tests.support.daemons import free_port
+from tests.support.programs import running
 from tests.support.roles import Role
-from tests.support.workers import Fleet, WorkerProcess
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT, Fleet, WorkerProcess
 
 FIRST, SECOND = "first-s3cr3t", "second-s3cr3t"
 
@@ -92,6 +101,77 @@ def test_the_processes_of_a_worker_get_a_reference_and_not_the_secret(
         assert str(secret_file) in given
     fleet.open_gate("open")
     fleet.wait_done(1)
+
+
+APPLICATION = """
+from celery import Celery
+app = Celery('app', broker={broker!r})
+app.conf.beat_schedule = {{'often': {{'task': 'often', 'schedule': 0.2}}}}
+"""
+PROGRAMS = {
+    "controller": ("atomic", "controller", "--provisioner", "tests.fleet.folder_cloud"),
+    "metrics": ("atomic", "metrics", "--listen", "127.0.0.1:{port}"),
+    "beat": ("beat", "-S", "atomic"),
+    "fleet_controller": ("--provisioner", "tests.fleet.folder_cloud"),
+    "fleet_metrics": ("--listen", "127.0.0.1:{port}"),
+}
+
+
+class Signs:
+    """What a program that is not a worker does again and again on the database."""
+
+    def __init__(self, program: str, fleet: Fleet, port: int) -> None:
+        self._program, self._fleet, self._port = program, fleet, port
+
+    def seen(self) -> int:
+        """Return a number that grows as long as it works."""
+        if "metrics" in self._program:
+            return self._reads()
+        if self._program == "beat":
+            return len(self._fleet.store.reads.messages())
+        return max([term.renewed_ms for term in self._fleet.store.terms.list() if term.name == TERM], default=0)
+
+    def _reads(self) -> int:
+        try:
+            _, text = get(f"127.0.0.1:{self._port}", "/metrics")
+        except OSError:
+            return 0
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        reads, failed = (float(lines.get(f"atomic_instance_{name}_total", 0)) for name in ("reads", "read_failures"))
+        return int(reads - failed) if lines.get("atomic_fleet_store_up") == "1.0" else 0
+
+    def wait_more(self, said: Callable[[], str]) -> None:
+        """Wait until it has worked once more, and then again."""
+        for _ in range(2):
+            before = self.seen()
+            wait_until(partial(self._more_than, before), 60, said)
+
+    def _more_than(self, before: int) -> bool:
+        return self.seen() > before
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_password_is_rotated_under_every_other_program_without_a_restart(
+    fleet: Fleet, role: Role, secret_file: Path, tmp_path: Path, program: str
+) -> None:
+    port = free_port()
+    words = [word.format(port=port) for word in PROGRAMS[program]]
+    (tmp_path / "app.py").write_text(APPLICATION.format(broker=fleet.broker))
+    given = {"ATOMIC_TOKEN_FILE": str(secret_file), "ATOMIC_TERM": "3", "ATOMIC_TEST_CLOUD": str(tmp_path)}
+    if program.startswith("fleet_"):
+        site = Site({"SITE_DATABASE": f"sqlite:///{tmp_path}/site.db", "SITE_BROKER": fleet.broker, **given})
+        command, directory, environment = [sys.executable, "manage.py", program, *words], PROJECT, site.env
+    else:
+        command, directory = [sys.executable, "-m", "celery", "-A", "app", *words], tmp_path
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **given}
+    signs = Signs(program, fleet, port)
+    with running(command, directory=directory, environment=environment, said=tmp_path / "said") as said:
+        signs.wait_more(said)
+        secret_file.write_text(f"{SECOND}\n")
+        role.change_password(SECOND)
+        signs.wait_more(said)
+    assert FIRST not in said()
+    assert SECOND not in said()
 
 
 def test_two_credentials_are_refused_at_the_start(fleet: Fleet, secret_file: Path) -> None:
