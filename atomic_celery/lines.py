@@ -36,7 +36,7 @@ class Lines:
             return
         with self._lock:
             try:
-                self._stream.write(text)
+                self._stream.write(_encodable(text, self._stream.encoding))
                 self._stream.flush()
             except (OSError, ValueError):
                 # Whoever read the lines has gone. The work goes on without a listener.
@@ -48,6 +48,12 @@ class Lines:
             at = datetime.fromtimestamp(self._clock.now().wall_s, timezone.utc)
             return json.dumps({"event": event, "at": at.isoformat(timespec="milliseconds"), **known})
         return " ".join([event, *(f"{key}={shlex.quote(_plain(value))}" for key, value in known.items())])
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """Return *text* with what the stream cannot write as an escape; without this one such line would be the last."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _plain(value: Value) -> str:

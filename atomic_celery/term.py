@@ -55,6 +55,7 @@ class Term:
             return False
         now = self._clock.now()
         if self._next_at.reached(now):
+            self._next_at = now.later(ASK_EVERY_S)  # if there is no answer
             with self._store.deadline(self._patience_s(now)):
                 self._renew(self._fence) if self._fence is not None else self._begin()
         return self.held

@@ -20,9 +20,10 @@ from atomic_celery.backoff import Backoff
 from atomic_celery.clock import Clock, SystemClock
 from atomic_celery.fleet import snapshot
 from atomic_celery.fleet.calls import Calls
+from atomic_celery.fleet.decisions import Add, Drain, Plan, Remove
 from atomic_celery.fleet.memory import Asked, Memory
-from atomic_celery.fleet.plan import LISTINGS_TO_FORGET, Add, Drain, Plan, Remove, plan
-from atomic_celery.fleet.provisioner import Instance, Provisioner
+from atomic_celery.fleet.plan import LISTINGS_TO_FORGET, plan
+from atomic_celery.fleet.provisioner import Instance, Provisioner, checked
 from atomic_celery.lines import Lines
 from atomic_celery.store.controllers import Sample
 from atomic_celery.term import Term
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 TERM = "fleet-controller"
 TICK_EVERY_S = 10.0
-PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S = 10.0, 600.0
 ASKED_BY = "fleet controller"
 _STUCK_LOOK_EVERY_S = 1.0
 
@@ -72,7 +72,7 @@ class Controller:
         self._memory = Memory()
         self._listed: Sequence[Instance] = ()
         self.provider_failed = False
-        """Whether the last tick was cut short by the provider."""
+        """Whether the provider failed in the last tick, or was left alone."""
 
     # Leading
 
@@ -95,6 +95,8 @@ class Controller:
             return 0.0
         except errors.StoreError as error:
             wait_s = self._store_trouble.failed()
+            if self._term.held:  # it must not run out while it could be renewed
+                wait_s = min(wait_s, self._term.seconds_until_next())
             self._say(
                 "degraded", failures=self._store_trouble.failures, retry_in_ms=round(wait_s * 1000), error=str(error)
             )
@@ -108,9 +110,15 @@ class Controller:
         self._calls.give_up()
 
     def close(self) -> None:
-        """Let another lead at once, unless a call could not be stopped."""
+        """Let another lead at once, unless a call could not be stopped or the database does not answer.
+
+        Then the term runs out by itself.
+        """
         if not self._calls.stuck:
-            self._term.hand_over()
+            try:
+                self._term.hand_over()
+            except errors.StoreError as error:
+                self._say("degraded", error=f"the term could not be handed over, and runs out: {error}")
         self._say("stopped")
 
     def _turn(self) -> float:
@@ -146,13 +154,14 @@ class Controller:
             StoreError: No answer; what was begun may be done or not.
         """
         self._memory, now_ms = self._recall()
-        self.provider_failed = now_ms < self._memory.provider_retry_ms
+        left_ms = self._memory.provider_retry_ms - now_ms
+        self.provider_failed = left_ms > 0
         if self.provider_failed:
+            self._tick_within(left_ms)
             return None
         try:
             decided = self._decide()
-            for action in decided.actions:
-                self._act(action)
+            self._carry_out(decided)
         except errors.CallGivenUp as error:
             self._say("given-up", doing=error.doing)
             return None
@@ -243,7 +252,7 @@ class Controller:
                 decided.listed, decided.missing, LISTINGS_TO_FORGET, silent_ms=self._stale_ms
             )
             for news in decided.news:
-                self._record(news.what, news.instance)
+                self._record(news.what, news.instance, host=news.host)
             for instance in forgotten:
                 self._record("drain-forgotten", instance, why=f"missing from {LISTINGS_TO_FORGET} listings in a row")
             held_by = None if decided.held is None else decided.held.by
@@ -254,20 +263,31 @@ class Controller:
 
     # Acting
 
-    def _act(self, action: Drain | Remove | Add) -> None:
-        match action:
-            case Drain():
-                self._drain(action)
-            case Remove():
-                self._remove(action)
-            case Add():
-                self._add(action)
+    def _carry_out(self, decided: Plan) -> None:
+        kept = 0
+        for action in decided.actions:
+            match action:
+                case Drain():
+                    self._drain(action)
+                case Add():
+                    self._add(action.kept(kept))
+                case Remove():
+                    kept += not self._remove_if_it_can_be(action)
+
+    def _remove_if_it_can_be(self, action: Remove) -> bool:
+        """Remove an instance. Once the provider failed at one, the others wait for the next try; all else goes on."""
+        if self._memory.removals_wait:
+            return False
+        try:
+            return self._remove(action)
+        except errors.ProvisionerError as error:
+            self._degrade(error, removing=action.instance)
+            return False
 
     def _drain(self, action: Drain) -> None:
         with self._writing(f"draining {action.instance}"):
             if action.when == "always":
-                for target in (action.instance, *action.host_ids):
-                    self._store.hosts.drain(target, action.why, ASKED_BY)
+                self._store.hosts.drain_together(action.instance, action.host_ids, action.why, ASKED_BY)
             elif not self._drained_unused(action.instance, action.host_ids, action.why, action.when == "silent"):
                 return
             self._record("drain-asked", action.instance, why=action.why)
@@ -276,20 +296,24 @@ class Controller:
         silent_ms = self._stale_ms if silent else None
         return self._store.hosts.drain_unused(instance, host_ids, why, ASKED_BY, silent_ms=silent_ms)
 
-    def _remove(self, action: Remove) -> None:
+    def _remove(self, action: Remove) -> bool:
+        """Remove an instance; False: it is still in use after all."""
         instance = action.instance
         with self._writing(f"removing {instance}"):
             drained = action.cause == "drained" or self._drained_unused(instance, action.host_ids, action.why, True)
             if not drained or not self._store.hosts.begin_removal(instance, action.host_ids, silent_ms=self._stale_ms):
                 self._say("kept", instance=instance, why="a host came back, or holds a message")
-                return
+                return False
             kind: Kind = "boot-failed" if action.cause == "boot-failed" else "drained"
             self._record(kind, instance, why=action.why, cause=action.cause)
         self._calls.make(f"removing {instance}", lambda permit: self._provisioner.drain(instance, permit))
         with self._writing(f"removing {instance}"):
             self._record("removed", instance, why=action.why, cause=action.cause)
+        return True
 
     def _add(self, action: Add) -> None:
+        if not action.add:
+            return
         before = self._memory
         with self._writing("adding hosts"):
             # Noted before it is done: a controller that dies in the middle must not have it done twice.
@@ -305,32 +329,40 @@ class Controller:
             )
         except errors.ProvisionerError as error:
             begun = (Asked(asked.at_ms, error.begun),) if error.begun else ()
-            self._memory = replace(before, asked=(*before.asked, *begun))
+            replacing = before.replacing + max(0, action.replaces - error.begun)
+            self._memory = replace(before, asked=(*before.asked, *begun), replacing=replacing)
             raise
 
     # A provider in trouble
 
-    def _degrade(self, error: errors.ProvisionerError) -> None:
-        """Keep the hosts there are, and leave the provider alone for a while."""
+    def _degrade(self, error: errors.ProvisionerError, *, removing: str | None = None) -> None:
+        """Keep the hosts there are, and leave the provider alone for a while; if it failed at a removal, only these."""
         self.provider_failed = True
-        failures = self._memory.provider_failures + 1
-        wait = Backoff(PROVIDER_RETRY_FIRST_S, PROVIDER_RETRY_CEILING_S)
-        wait.failures = failures - 1
-        wait_ms = round(wait.failed() * 1000)
         with self._writing("noting that the provider failed"):
-            retry_ms = self._store.now_ms() + wait_ms
-            self._memory = replace(self._memory, provider_failures=failures, provider_retry_ms=retry_ms)
-            document = {"reasons": [f"the provider failed ({error.code}), asked again in {wait_ms // 1000} s: {error}"]}
-            self._store.controllers.keep(TERM, self._memory.document(), document)
-            self._store.events.record(
-                "provider-degraded", detail={"code": error.code, "error": str(error), "failures": failures}
-            )
-        self._say("degraded", failures=failures, retry_in_ms=wait_ms, code=error.code, error=str(error))
+            now_ms = self._store.now_ms()
+            if removing is None:
+                self._memory = self._memory.provider_failed(now_ms)
+                failures, wait_ms = self._memory.provider_failures, self._memory.provider_retry_ms - now_ms
+                self._tick_within(wait_ms)
+                why = f"the provider failed ({error.code}), asked again in {wait_ms // 1000} s: {error}"
+                self._store.controllers.keep(TERM, self._memory.document(), {"reasons": [why]})
+            else:
+                self._memory = self._memory.removal_failed(now_ms)
+                failures, wait_ms = self._memory.removal_failures, self._memory.removal_retry_ms - now_ms
+                self._store.controllers.remember(TERM, self._memory.document())
+            said = {"code": error.code, "error": str(error), "failures": failures}
+            self._store.events.record("provider-degraded", instance=removing, detail=said)
+        self._say("degraded", instance=removing, retry_in_ms=wait_ms, **said)
+
+    def _tick_within(self, left_ms: int) -> None:
+        """Let the next tick come no later than when the provider is to be asked again."""
+        self._next_tick = self._clock.now().later(min(self._tick_every_s, left_ms / 1000))
 
     def _recover(self) -> None:
-        if not self._memory.provider_failures:
+        well = self._memory.well()
+        if well == self._memory:
             return
-        self._memory = replace(self._memory, provider_failures=0, provider_retry_ms=0)
+        self._memory = well
         with self._writing("noting that the provider is well"):
             self._store.controllers.remember(TERM, self._memory.document())
             self._store.events.record("provider-recovered")
@@ -354,23 +386,9 @@ class Controller:
             self._term.hold(doing)
             yield
 
-    def _record(self, kind: Kind, instance: str | None = None, **detail: Any) -> None:
-        self._store.events.record(kind, instance=instance, detail={**detail, "asked_by": ASKED_BY})
-        self._say(kind, instance=instance, **detail)
+    def _record(self, kind: Kind, instance: str | None = None, *, host: str | None = None, **detail: Any) -> None:
+        self._store.events.record(kind, host=host, instance=instance, detail={**detail, "asked_by": ASKED_BY})
+        self._say(kind, host=host, instance=instance, **detail)
 
     def _say(self, event: str, **fields: Any) -> None:
         self._lines.say(event, **fields)
-
-
-def checked(listed: object) -> list[Instance]:
-    """Return what a provisioner listed, if it makes sense.
-
-    Raises:
-        ProvisionerError: malformed: something else than instances, or one of them twice.
-    """
-    if not isinstance(listed, Sequence) or not all(isinstance(one, Instance) for one in listed):
-        raise errors.ProvisionerError("malformed", f"list() must return Instance objects, got {type(listed).__name__}")
-    instances = list(listed)
-    if len({one.id for one in instances}) != len(instances):
-        raise errors.ProvisionerError("malformed", "list() returned an instance twice")
-    return instances

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from atomic_celery.fleet.memory import Asked, Known, Memory
+from atomic_celery.fleet.decisions import Add, Cause, Drain, Held, News, Plan, Remove
+from atomic_celery.fleet.memory import Asked, HostKnown, Known, Memory
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.snapshot import HostSeen, Place, Snapshot, match
 from atomic_celery.tables import span
@@ -26,91 +26,10 @@ LEFT_GRACE_MS = 60_000
 """How long an instance whose host has left by itself counts as one that will have a host again."""
 BOOT_RETRY_FIRST_MS, BOOT_RETRY_CEILING_MS = 30_000, 600_000
 
-Cause = Literal["drained", "boot-failed", "failed", "stopped", "left"]
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Let an instance take no more."""
-
-    instance: str
-    host_ids: tuple[str, ...]
-    """Hosts on it that do not know its name."""
-    why: str
-    when: Literal["idle", "silent", "always"] = "idle"
-    """Only while no host on it holds a message; *silent*: and none has reported lately; *always*: it is drained, and a
-    host on it does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove an instance; unless it was drained, drain it first."""
-
-    instance: str
-    host_ids: tuple[str, ...]
-    cause: Cause
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Start *add* instances more, so that there are *target*."""
-
-    target: int
-    add: int
-    why: str
-    replaces: bool = False
-    """Whether it is in place of instances that failed."""
-
-
-Action = Drain | Remove | Add
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Hosts that are wanted, and not added for now."""
-
-    by: Literal["boot failures", "most hosts"]
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """Something that a host did by itself."""
-
-    what: Literal["host-registered", "host-left", "host-stale"]
-    instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do now."""
-
-    actions: tuple[Action, ...]
-    memory: Memory
-    """What to remember if it is done."""
-    held: Held | None = None
-    """Why hosts that are wanted are not added."""
-    notes: tuple[str, ...] = ()
-    """What is left as it is, and why."""
-    listed: tuple[str, ...] = ()
-    """Drained instances that are listed."""
-    missing: tuple[str, ...] = ()
-    """Those that were once and are not now."""
-    news: tuple[News, ...] = ()
-    """What has become of hosts since the last tick."""
-
-    def reasons(self) -> list[str]:
-        """Say it in words, a line for each thing."""
-        lines = [action.why for action in self.actions]
-        if self.held is not None:
-            lines.append(self.held.why)
-        return [*lines, *self.notes] or ["nothing to do"]
-
 
 def plan(seen: Snapshot, memory: Memory, policy: Policy) -> Plan:
     """Decide. Pure: the same arguments, the same answer."""
-    return _Planning(seen, memory.watch(seen.now_ms), policy, memory.ticked_ms).decide()
+    return _Planning(seen, memory.watch(seen.now_ms), policy).decide()
 
 
 @dataclass(slots=True)
@@ -120,8 +39,6 @@ class _Planning:
     seen: Snapshot
     memory: Memory
     policy: Policy
-    before_ms: int
-    """When the last tick was."""
     places: dict[str, Place] = field(default_factory=dict)
     foreign: list[HostSeen] = field(default_factory=list)
     drained: dict[str, int] = field(default_factory=dict)
@@ -134,9 +51,9 @@ class _Planning:
             asked = ((name, place.asked_ms(self.seen.drains)) for name, place in self.places.items())
             self.drained = {name: asked_ms for name, asked_ms in asked if asked_ms is not None}
         missing = self._missing_drains()
-        news = tuple(self._news())
+        news = tuple(self._notice_hosts())
         self._notice()
-        removals = list(self._removals())
+        removals = self._possible_removals()
         self._count_failures(removals)
         added, held = self._growth(len(removals))
         drains = [*self._redrains(), *self._lost(), *self._idle()]
@@ -162,22 +79,32 @@ class _Planning:
         for name, old in before.items():
             if name not in known and (old.missed + 1 < LISTINGS_TO_FORGET or name in self.seen.drains):
                 known[name] = old._replace(missed=old.missed + 1)
-        changes = {"boot_failures": 0, "boot_retry_ms": 0} if registered else {}
         self.memory = replace(
             self.memory,
             instances=known,
             asked=tuple(self._still_asked(new)),
             pressed_since_ms=self._pressed_since_ms(),
-            **changes,
+            boot_failures=0 if registered else self.memory.boot_failures,
+            boot_retry_ms=0 if registered else self.memory.boot_retry_ms,
         )
 
-    def _news(self) -> Iterator[News]:
-        for name, place in self.places.items():
-            seen_ms = self.memory.instances[name].host_ms if name in self.memory.instances else None
-            if place.fresh and seen_ms is None:
-                yield News("host-registered", name)
-            elif not place.fresh and seen_ms is not None and seen_ms == self.before_ms:
-                yield News("host-stale" if place.hosts else "host-left", name)
+    def _notice_hosts(self) -> Iterator[News]:
+        """Remember the hosts, and yield what has become of them."""
+        before = self.memory.hosts
+        now = {host.id: HostKnown(name, host.fresh) for name, place in self.places.items() for host in place.hosts}
+        now |= {host.id: HostKnown(host.provider_id, host.fresh) for host in self.foreign}
+        self.memory = replace(self.memory, hosts=now)
+        if now == before:
+            return
+        for host_id, known in now.items():
+            old = before.get(host_id)
+            if old is None and known.fresh:
+                yield News("host-registered", host_id, known.instance)
+            elif old is not None and old.fresh and not known.fresh:
+                yield News("host-stale", host_id, known.instance)
+        for host_id, old in before.items():
+            if host_id not in now and old.fresh:
+                yield News("host-left", host_id, old.instance)
 
     def _still_asked(self, new: int) -> Iterator[Asked]:
         """Yield what is not listed yet; whatever is new came for what was asked for first."""
@@ -202,6 +129,15 @@ class _Planning:
         return tuple(name for name in self.seen.drains if name in known and name not in self.places)
 
     # Removing
+
+    def _possible_removals(self) -> list[Remove]:
+        """Return what to remove now: first what was never tried, so that what cannot be removed holds up nothing."""
+        removals = sorted(self._removals(), key=lambda removal: removal.instance in self.seen.removing)
+        left_ms = self.memory.removal_retry_ms - self.seen.now_ms
+        if removals and left_ms > 0:
+            self.notes.append(f"{len(removals)} removals wait for {span(left_ms)}: the provider failed at one")
+            return []
+        return removals
 
     def _removals(self) -> Iterator[Remove]:
         for name, place in self.places.items():
@@ -257,7 +193,9 @@ class _Planning:
 
     def _count_failures(self, removals: Sequence[Remove]) -> None:
         """Remember that instances failed to boot: the first is replaced at once, the next ones after a while."""
+        worked = sum(removal.cause == "failed" for removal in removals)
         failed = sum(removal.cause == "boot-failed" for removal in removals)
+        self.memory = replace(self.memory, replacing=self.memory.replacing + worked + failed)
         if not failed:
             return
         failures = self.memory.boot_failures + 1
@@ -266,7 +204,6 @@ class _Planning:
             self.memory,
             boot_failures=failures,
             boot_retry_ms=self.seen.now_ms + wait_ms,
-            replacing=self.memory.replacing + failed,
         )
 
     # Adding
@@ -291,8 +228,9 @@ class _Planning:
         if room <= 0:
             return [], Held("most hosts", f"{why}; held: {policy.max_hosts} hosts are the most allowed")
         count = min(wanted, room)
-        self.memory = replace(memory, replacing=max(0, memory.replacing - count))
-        return [Add(present + count, count, f"{why} → add {count}", replaces=memory.replacing > 0)], None
+        replaces = min(memory.replacing, count)
+        self.memory = replace(memory, replacing=memory.replacing - replaces)
+        return [Add(present + count, count, f"{why} → add {count}", replaces, room - count)], None
 
     def _wanted(self, capacity: int, missing: int) -> tuple[int, str]:
         """Say how many hosts to add, were there room, and why."""
@@ -340,11 +278,13 @@ class _Planning:
     # Draining
 
     def _redrains(self) -> Iterator[Drain]:
-        """Drain what has come back on an instance that is drained."""
+        """Drain what has come back on an instance that is drained, and an instance whose host was drained by itself."""
         for name in self.drained:
             place = self.places[name]
             if any(not host.draining for host in place.hosts):
                 yield Drain(name, place.host_ids, f"a host came back on {name}, which is drained → drain it", "always")
+            elif name not in self.seen.drains:
+                yield Drain(name, place.host_ids, f"the host on {name} is drained → drain {name} with it", "always")
 
     def _lost(self) -> Iterator[Drain]:
         """Drain the instances whose hosts have been silent for long."""

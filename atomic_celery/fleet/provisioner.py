@@ -20,8 +20,8 @@ from atomic_celery import errors, names
 InstanceState = Literal["pending", "running", "draining", "stopped", "failed"]
 """*pending* boots, *running* runs, *draining* is being removed, *stopped* ended by itself, *failed* never worked."""
 
-_LATEST_MS = 253_402_300_800_000
-"""The end of the year 9999: later is no moment that anything started."""
+_FIRST_MS, _LATEST_MS = 100_000_000_000, 253_402_300_800_000
+"""1973, and the end of the year 9999. Nothing started before or after; what is less is a time of today in seconds."""
 
 INSTANCE_STATES: tuple[InstanceState, ...] = get_args(InstanceState)
 
@@ -55,10 +55,12 @@ def _problem(instance: Instance) -> str | None:
         return f"an instance's id must not be longer than {names.MOST_BYTES} bytes, got {len(identifier.encode())}"
     if state not in INSTANCE_STATES:
         return f"instance {identifier!r}: its state must be one of {INSTANCE_STATES}, got {state!r}"
-    if since_ms is not None and (not isinstance(since_ms, int) or not 0 <= since_ms <= _LATEST_MS):
+    if since_ms is not None and (type(since_ms) is not int or not _FIRST_MS <= since_ms <= _LATEST_MS):
         return f"instance {identifier!r}: since_ms must be whole milliseconds since 1970, got {since_ms!r}"
     if host_id is not None and (not isinstance(host_id, str) or not names.is_storable(host_id)):
         return f"instance {identifier!r}: its host's id must be a text that a database can store, got {host_id!r}"
+    if host_id is not None and len(host_id.encode()) > names.MOST_BYTES:
+        return f"instance {identifier!r}: its host's id must not be longer than {names.MOST_BYTES} bytes"
     return None
 
 
@@ -120,3 +122,17 @@ class Provisioner(Protocol):
         Must do nothing where it is gone or going already.
         """
         ...
+
+
+def checked(listed: object) -> list[Instance]:
+    """Return what a provisioner listed, if it makes sense.
+
+    Raises:
+        ProvisionerError: malformed: something else than instances, or one of them twice.
+    """
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Instance) for one in listed):
+        raise errors.ProvisionerError("malformed", f"list() must return Instance objects, got {type(listed).__name__}")
+    instances = list(listed)
+    if len({one.id for one in instances}) != len(instances):
+        raise errors.ProvisionerError("malformed", "list() returned an instance twice")
+    return instances

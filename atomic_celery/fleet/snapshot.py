@@ -42,6 +42,8 @@ class Snapshot:
     drains: Mapping[str, int]
     """When a drain was asked for an instance, or for a host that does not know its instance."""
     scaling: scaling.Scaling
+    removing: frozenset[str] = frozenset()
+    """Drained instances that a controller has begun to remove."""
 
 
 @dataclass(slots=True)
@@ -113,4 +115,5 @@ def read(store: Store, policy: Policy, instances: Sequence[Instance]) -> Snapsho
         ],
         {drain.instance: drain.asked_ms for drain in drains},
         scaling.read(store, policy),
+        frozenset(drain.instance for drain in drains if drain.removing_ms is not None),
     )

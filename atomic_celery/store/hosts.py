@@ -86,6 +86,8 @@ class Drain:
     missed_listings: int
     removing_ms: int | None = None
     """Since when it is being removed; such a drain is not taken back."""
+    on_instance: str | None = None
+    """Of a host that is drained by its own id: the instance that it is on, with which this ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,16 @@ class Hosts(Noun):
         with self._database.transaction("hosts.drain"):
             return self._drain(self._instance_of(instance), reason, asked_by)
 
+    def drain_together(self, instance: str, host_ids: Sequence[str], reason: str, asked_by: str) -> None:
+        """Drain an instance with the hosts on it that do not know its name; their drains end with its.
+
+        Atomicity: one transaction; waits for the claims that have begun.
+        """
+        with self._database.transaction("hosts.drain"):
+            for target in {instance: None, **dict.fromkeys(host_ids)}:
+                self._drain(self._instance_of(target), reason, asked_by)
+            self._exec("tie_drains", instance=instance, host_ids=list(host_ids))
+
     def drain_if_idle(self, host_id: str, reason: str, asked_by: str) -> bool:
         """Drain the instance of a host, only if no host on it holds a message; whether it was done.
 
@@ -222,23 +234,26 @@ class Hosts(Noun):
         with self._database.transaction("hosts.drain"):
             if not self._unused(instance, host_ids, silent_ms):
                 return False
-            for target in {instance: None, **dict.fromkeys(host_ids)}:
-                self._drain(self._instance_of(target), reason, asked_by)
+            self.drain_together(instance, host_ids, reason, asked_by)
         return True
 
     def begin_removal(self, instance: str, host_ids: Sequence[str], *, silent_ms: int) -> bool:
         """Note that a drained instance is being removed, only if it can be without harm; whether that was done.
 
         It can if its drain was not taken back, no host on it has reported for *silent_ms*, and none holds a message.
-        From then on its drain is not taken back any more.
+        From then on its drain is not taken back any more, and hosts on it that do not know its name are drained, too.
 
         Atomicity: one transaction.
         """
         with self._database.transaction("hosts.remove"):
-            return (
-                self._unused(instance, host_ids, silent_ms)
-                and self._one("begin_removal", instance=instance) is not None
-            )
+            if not self._unused(instance, host_ids, silent_ms):
+                return False
+            if host_ids:
+                self._exec("drain_along", instance=instance, host_ids=list(host_ids))
+            removing = [row[0] for row in self._many("begin_removal", instance=instance)]
+            for name in removing:
+                self._exec("mark_draining", instance=name)
+        return instance in removing
 
     def count_listing(
         self, listed: Sequence[str], missing: Sequence[str], forget_after: int, *, silent_ms: int
@@ -262,8 +277,8 @@ class Hosts(Noun):
             missed = self._many("not_listed", instances=list(missing), silent_ms=silent_ms) if missing else []
             forgotten = [str(instance) for instance, times in missed if times >= forget_after]
             for instance in forgotten:
-                self._exec("forget_removed", instance=instance)
-                self._exec("unmark_draining", instance=instance, host_id=instance)
+                gone = [row[0] for row in self._many("forget_removed", instance=instance)]
+                self._exec("unmark_draining", instances=gone)
         return forgotten
 
     def undrain(self, instance: str) -> bool:
@@ -275,10 +290,12 @@ class Hosts(Noun):
         Atomicity: one transaction.
         """
         with self._database.transaction("hosts.undrain"):
-            ids = {"instance": self._instance_of(instance), "host_id": instance}
-            forgotten = self._exec("forget_drain", **ids)
-            self._exec("unmark_draining", **ids)
-        return forgotten > 0
+            self._exec("hold_drains")
+            tied_to = self._one("tied_to", host_id=instance)
+            whole = self._instance_of(instance) if tied_to is None else str(tied_to[0])
+            forgotten = [row[0] for row in self._many("forget_drain", instance=whole, host_id=instance)]
+            self._exec("unmark_draining", instances=[whole, instance, *forgotten])
+        return bool(forgotten)
 
     def drains(self) -> _Drains:
         """Return every instance that takes no more, the one asked first first."""

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from atomic_celery.fleet.decisions import Add, Drain, Remove
 from atomic_celery.fleet.memory import Asked, Memory
-from atomic_celery.fleet.plan import Add, Drain, Remove, plan
+from atomic_celery.fleet.plan import plan
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance
 from atomic_celery.fleet.scaling import compute

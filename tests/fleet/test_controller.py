@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -110,6 +111,8 @@ def test_an_idle_host_is_drained_leaves_and_is_removed(scene: Scene) -> None:
     assert scene.cloud.acts() == ["drain a"]
     kinds = ("host-registered", "drain-asked", "host-left", "drained", "removed")
     assert [len(scene.events(kind)) for kind in kinds] == [1, 1, 1, 1, 1]
+    assert {event.instance for kind in kinds for event in scene.events(kind)} == {"a"}
+    assert [event.host for kind in kinds for event in scene.events(kind)] == ["h-a", None, "h-a", None, None]
 
 
 def test_a_host_that_claims_before_it_is_drained_is_not_drained(scene: Scene) -> None:
@@ -164,6 +167,45 @@ def test_a_host_that_registers_between_the_look_and_the_removal_keeps_its_instan
     assert scene.lines("kept")[0]["instance"] == "vm-1"
     assert "drain vm-1" not in scene.cloud.calls
     assert scene.store.hosts.drains() == []
+
+
+def test_nothing_is_added_in_the_place_of_an_instance_that_is_kept_where_there_is_no_more_room(scene: Scene) -> None:
+    """What was noted as asked for, and was not, would count as on its way until the boot timeout."""
+    scene.controller = scene.another(max_hosts=1)
+    scene.desk.publish()
+    scene.controller.turn()
+    scene.pass_s(595, step_s=5)
+    drain_unused = scene.store.hosts.drain_unused
+
+    def register_first(*args: Any, **options: Any) -> bool:
+        scene.up("vm-1")
+        return drain_unused(*args, **options)
+
+    scene.store.hosts.drain_unused = register_first  # type: ignore[method-assign]
+    scene.pass_s(20)
+    assert scene.lines("kept")
+    assert scene.cloud.acts() == ["scale_to 1 +1"]
+    assert scene.events("replaced") == []
+    kept = scene.store.controllers.load(TERM)
+    assert kept is not None
+    assert kept.memory["asked"] == []
+
+
+def test_an_instance_whose_host_was_drained_by_its_own_id_is_removed_and_the_drain_of_both_forgotten(
+    scene: Scene,
+) -> None:
+    """A host that does not know where it runs: its drain must not outlive the instance, for its id may come back."""
+    scene.cloud.instances["a"] = Instance(id="a", state="running", host_id="own")
+    scene.store.hosts.register(host("own"))
+    operations.drain(scene.store, "own", reason="bad disk", asked_by="ann")
+    scene.controller.turn()
+    assert {drain.instance: drain.on_instance for drain in scene.store.hosts.drains()} == {"own": "a", "a": None}
+    scene.store.hosts.leave("own", "b1")
+    scene.pass_s(10)
+    assert scene.cloud.acts() == ["drain a"]
+    scene.pass_s(30)
+    assert scene.store.hosts.drains() == []
+    assert not scene.store.hosts.register(host("own")).draining
 
 
 def test_a_removal_that_was_planned_does_not_happen_when_the_drain_was_taken_back(scene: Scene) -> None:
@@ -272,6 +314,73 @@ def test_a_provider_that_fails_is_left_alone_for_longer_and_longer(scene: Scene)
     assert len(scene.events("provider-recovered")) == 1
 
 
+def test_a_provider_that_failed_is_asked_again_ten_seconds_after_it_answered(scene: Scene) -> None:
+    """Not at the next tick after that, which would be 20 s later."""
+    asked_at: list[float] = []
+
+    def fail_slowly(name: str, permit: Permit) -> None:
+        asked_at.append(scene.clock.monotonic_s)
+        scene.clock.advance(2)
+        scene.desk.pass_ms(2000)
+
+    scene.cloud.during = fail_slowly
+    scene.cloud.failures["list"] = errors.ProvisionerError("exit", "quota")
+    scene.controller.turn()
+    scene.pass_s(60)
+    assert [later - first for first, later in itertools.pairwise(asked_at)] == [12, 22]
+
+
+def test_an_instance_that_cannot_be_removed_holds_up_no_other_and_no_addition(scene: Scene) -> None:
+    for name in ("a", "b"):
+        scene.cloud.make(name)
+        scene.store.hosts.drain(name, "", "ann")
+    refuse = errors.ProvisionerError("exit", "a is locked")
+
+    def lock(name: str, permit: Permit) -> None:
+        scene.cloud.failures.pop("drain", None)
+        if name == "drain" and "a" in scene.cloud.instances and "b" not in scene.cloud.instances:
+            scene.cloud.failures["drain"] = refuse
+
+    scene.cloud.failures["drain"] = refuse
+    scene.cloud.during = lambda name, permit: None
+    scene.controller.turn()
+    assert scene.cloud.acts() == ["drain a"]
+    assert [line["instance"] for line in scene.lines("degraded")] == ["a"]
+    scene.cloud.during = lock
+    scene.desk.publish()
+    scene.pass_s(10)
+    # What was not tried yet goes first, and there is work.
+    assert scene.cloud.acts()[1:] == ["drain b", "drain a", "scale_to 2 +1"]
+    scene.pass_s(290, step_s=5)
+    waits = [line["retry_in_ms"] for line in scene.lines("degraded")]
+    assert waits == [10_000, 20_000, 40_000, 80_000, 160_000]
+    assert scene.cloud.calls.count("list") == 31, "all else is looked at as ever"
+    assert {event.instance for event in scene.events("provider-degraded")} == {"a"}
+    assert not scene.lines("recovered")
+    scene.cloud.during = lambda name, permit: scene.cloud.failures.clear()
+    scene.pass_s(200, step_s=5)
+    assert "a" not in scene.cloud.instances
+    assert len(scene.lines("recovered")) == 1
+
+
+def test_a_replacement_that_could_not_be_added_is_still_one(scene: Scene) -> None:
+    scene.controller = scene.another(workers_per_host=4)
+    for name in ("a", "b"):
+        scene.cloud.make(name, "failed" if name == "b" else "running")
+    scene.up("a")
+    for _ in range(5):
+        scene.desk.publish()
+    scene.desk.claim(Holder("h-a", "b1", is_host=True), limit=4)
+    scene.cloud.failures["scale_to"] = errors.ProvisionerError("exit", "quota")
+    scene.controller.turn()
+    assert scene.cloud.acts() == ["drain b", "scale_to 2 +1"]
+    del scene.cloud.failures["scale_to"]
+    scene.up("a")
+    scene.pass_s(10)
+    assert scene.cloud.acts()[2:] == ["scale_to 3 +1"], "b may still be there: two listings more will tell"
+    assert len(scene.events("replaced")) == 2
+
+
 def test_a_failed_listing_changes_nothing_and_counts_for_nothing(scene: Scene) -> None:
     scene.cloud.make("a")
     scene.up("a", idle_ms=5 * MINUTE_MS)
@@ -346,6 +455,7 @@ def test_whatever_a_provisioner_of_one_s_own_raises_is_a_failure_of_the_provider
         (None, "got NoneType"),
         (["vm"], "got list"),
         ([Instance(id="a", state="running")] * 2, "an instance twice"),
+        ("a", "got str"),
     ],
 )
 def test_a_listing_that_makes_no_sense_is_malformed(listed: object, said: str) -> None:

@@ -46,10 +46,13 @@ class Fleet(Machine):
         self.desk = Desk(self.store)
         self.reported: dict[str, int] = {}
         self.drained: set[str] = set()
+        """Instances, and the host that does not know where it is."""
+        self.tied = False
+        """Whether the drain of that host ends with its instance's."""
         self.removing: set[str] = set()
         self.gone: set[str] = set()
-        self.missed = 0
-        """How many listings in a row lacked the first instance."""
+        self.missed = dict.fromkeys(INSTANCES, 0)
+        """How many listings in a row lacked each instance, while it was drained."""
         self.held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in HOSTS}
         """What each host holds: id, fence, until when."""
 
@@ -61,7 +64,7 @@ class Fleet(Machine):
             return
         provider_id = None if name == NAMELESS else instance_of(name)
         state = self.store.hosts.register(host(name, provider_id=provider_id))
-        assert state.draining == (instance_of(name) in self.drained)
+        assert state.draining == self._is_drained(name)
         self.reported[name] = self.desk.now_ms
 
     @rule(name=WHO)
@@ -71,7 +74,7 @@ class Fleet(Machine):
         state = self.store.hosts.report(name, "b1", HostReport(slots=2, busy=0, queues=()))
         assert state.known == (name in self.reported)
         if state.known:
-            assert state.draining == (instance_of(name) in self.drained)
+            assert state.draining == self._is_drained(name)
             self.reported[name] = self.desk.now_ms
 
     @rule(name=WHO, limit=st.integers(1, 3))
@@ -79,7 +82,7 @@ class Fleet(Machine):
         """A host of a removed instance may still try: its packets may be on their way."""
         self.desk.publish()
         claimed = self.desk.claim(Holder(name, "b1", is_host=True), limit)
-        assert bool(claimed) == (name in self.reported and instance_of(name) not in self.drained)
+        assert bool(claimed) == (name in self.reported and not self._is_drained(name))
         self.held[name] += [(one.id, one.fence, self.desk.now_ms + LEASE_MS) for one in claimed]
 
     @rule(name=WHO)
@@ -119,34 +122,43 @@ class Fleet(Machine):
         fresh = any(self._fresh(name) for name in INSTANCES[instance])
         assert done == (not self._holds(instance) and not (silent and fresh))
         if done:
-            self.drained.add(instance)
+            self._drain_together(instance)
 
     @rule(instance=PLACES)
-    def drain(self, instance: str) -> None:
-        for target in (instance, *nameless_of(instance)):
-            self.store.hosts.drain(target, "", "somebody")
-        self.drained.add(instance)
+    def drain_together(self, instance: str) -> None:
+        self.store.hosts.drain_together(instance, nameless_of(instance), "", "controller")
+        self._drain_together(instance)
 
-    @rule(instance=PLACES)
-    def undrain(self, instance: str) -> None:
-        for target in (instance, *nameless_of(instance)):
-            if instance not in self.removing:
-                self.store.hosts.undrain(target)
-        if instance in self.removing:
-            assert not self.store.hosts.undrain(instance)
+    @rule(name=st.sampled_from([*INSTANCES, *HOSTS]))
+    def drain(self, name: str) -> None:
+        """Do as an operator, who does not know where the host is that does not know it either."""
+        if name in INSTANCES or name == NAMELESS:
+            self.drained.add(name)
+        elif name in self.reported:
+            self.drained.add(instance_of(name))
         else:
-            self._forget(instance)
+            return
+        self.store.hosts.drain(name, "", "somebody")
 
-    @rule()
-    def list_without_the_first_instance(self) -> None:
-        instance, *_ = INSTANCES
+    @rule(name=st.sampled_from([*INSTANCES, NAMELESS]))
+    def undrain(self, name: str) -> None:
+        together = {NAMELESS, instance_of(NAMELESS)}
+        lifted = (together if self.tied and name in together else {name}) & self.drained
+        removing = any(each in self.removing for each in lifted)
+        assert self.store.hosts.undrain(name) == (bool(lifted) and not removing)
+        if not removing:
+            self._forget(lifted)
+
+    @rule(instance=PLACES)
+    def list_without(self, instance: str) -> None:
         forgotten = self.store.hosts.count_listing([], [instance], LISTINGS, silent_ms=STALE_MS)
-        fresh = any(self._fresh(name) for name in INSTANCES[instance])
-        self.missed = self.missed + 1 if instance in self.drained and not fresh else 0
-        assert forgotten == ([instance] if self.missed == LISTINGS else [])
+        fresh = any(self._fresh(name) for name in INSTANCES[instance] if name != NAMELESS or self.tied)
+        self.missed[instance] = self.missed[instance] + 1 if instance in self.drained and not fresh else 0
+        assert forgotten == ([instance] if self.missed[instance] == LISTINGS else [])
         if forgotten:
-            self._forget(instance)
             self.removing.discard(instance)
+            self.gone.discard(instance)  # whatever has that name from now on is another one
+            self._forget({instance, *(nameless_of(instance) if self.tied else ())})
 
     @rule(instance=PLACES)
     def remove(self, instance: str) -> None:
@@ -154,6 +166,7 @@ class Fleet(Machine):
         fresh = any(self._fresh(name) for name in INSTANCES[instance])
         assert begun == (instance in self.drained and not fresh and not self._holds(instance))
         if begun:
+            self._drain_together(instance)
             self.removing.add(instance)
             self.gone.add(instance)
 
@@ -164,10 +177,17 @@ class Fleet(Machine):
             assert not holders & set(INSTANCES[instance])
             assert not self._holds(instance)
 
-    def _forget(self, instance: str) -> None:
-        self.drained.discard(instance)
-        if instance == next(iter(INSTANCES)):
-            self.missed = 0
+    def _is_drained(self, name: str) -> bool:
+        return (name if name == NAMELESS else instance_of(name)) in self.drained
+
+    def _drain_together(self, instance: str) -> None:
+        self.drained |= {instance, *nameless_of(instance)}
+        self.tied = self.tied or instance == instance_of(NAMELESS)
+
+    def _forget(self, names: set[str]) -> None:
+        self.drained -= names
+        self.tied = self.tied and NAMELESS not in names
+        self.missed |= dict.fromkeys(names & INSTANCES.keys(), 0)
 
     def _fresh(self, name: str) -> bool:
         return name in self.reported and self.reported[name] > self.desk.now_ms - STALE_MS

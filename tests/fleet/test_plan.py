@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from atomic_celery.fleet.memory import WATCH_GAP_MS, Asked, Known, Memory
-from atomic_celery.fleet.plan import (
-    LEFT_GRACE_MS,
-    LOST_AFTER_MS,
-    SILENT_REMOVED_AFTER_MS,
-    SURE_AFTER_MS,
-    Add,
-    Drain,
-    News,
-    Plan,
-    Remove,
-    plan,
-)
+from atomic_celery.fleet.decisions import Add, Drain, News, Plan, Remove
+from atomic_celery.fleet.memory import WATCH_GAP_MS, Asked, HostKnown, Known, Memory
+from atomic_celery.fleet.plan import LEFT_GRACE_MS, LOST_AFTER_MS, SILENT_REMOVED_AFTER_MS, SURE_AFTER_MS, plan
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.provisioner import Instance, InstanceState
 from atomic_celery.fleet.scaling import compute
@@ -264,6 +254,17 @@ def test_never_fewer_than_the_least_are_left() -> None:
     assert len(drains(plan(seen, knows(*names), policy))) == 1
 
 
+def test_when_fewer_may_be_there_than_are_the_idle_go_and_the_busy_stay() -> None:
+    policy, names = Policy(max_hosts=1), ["a", "b", "c"]
+
+    def seen(**idle_ms: int) -> Snapshot:
+        hosts = [host(f"h{name}", on=name, idle_ms=idle_ms.get(name), holds=name not in idle_ms) for name in names]
+        return see([instance(name) for name in names], hosts, running=12, policy=policy)
+
+    assert not plan(seen(), knows(*names, host_ms=NOW_MS - 10_000), policy).actions
+    assert drains(plan(seen(b=6 * MINUTE_MS), knows(*names, host_ms=NOW_MS - 10_000), policy)) == ["b"]
+
+
 def test_hosts_of_an_instance_are_drained_together_or_not_at_all() -> None:
     seen = see(
         [instance("a"), instance("b")],
@@ -346,6 +347,67 @@ def test_a_host_that_comes_back_on_a_drained_instance_is_drained_again() -> None
     assert (action.instance, action.host_ids, action.when) == ("a", ("id-new",), "always")
 
 
+def test_an_instance_is_drained_with_a_host_that_was_drained_by_its_own_id() -> None:
+    """Somebody drained the host, which does not know where it runs; else nothing would ever remove the instance."""
+    seen = see([instance("a", host="id-h")], [host("h", draining=True)], drained={"id-h": MINUTE_MS})
+    [action] = plan(seen, knows("a"), POLICY).actions
+    assert isinstance(action, Drain)
+    assert (action.instance, action.host_ids, action.when) == ("a", ("id-h",), "always")
+    both = see([instance("a", host="id-h")], [host("h", draining=True)], drained={"id-h": MINUTE_MS, "a": 0})
+    assert not plan(both, knows("a"), POLICY).actions
+
+
+# A provider that fails at removals
+
+
+def test_what_was_never_tried_is_removed_before_what_was_tried_in_vain() -> None:
+    seen = see([instance("a"), instance("b")], drained={"a": MINUTE_MS, "b": MINUTE_MS})
+    decided = plan(replace(seen, removing=frozenset({"a"})), knows("a", "b"), POLICY)
+    assert removed(decided) == [("b", "drained"), ("a", "drained")]
+
+
+def test_removals_wait_after_one_failed_and_additions_do_not() -> None:
+    seen = see([instance("a"), instance("c", "failed")], ready=9, drained={"a": MINUTE_MS})
+    waiting = knows("a", "c").removal_failed(NOW_MS - 1000)
+    decided = plan(seen, waiting, POLICY)
+    assert (removed(decided), added(decided)) == ([], [(5, 3)])
+    assert decided.notes == ("2 removals wait for 9s: the provider failed at one",)
+    assert decided.memory.boot_failures == 0, "what is not removed yet has not failed yet"
+    assert decided.memory.well().removal_failures == 1
+    due = plan(later(seen, 9000), waiting, POLICY)
+    assert removed(due) == [("a", "drained"), ("c", "boot-failed")]
+    assert due.memory.well().removal_failures == 0
+
+
+def test_failures_at_removals_wait_for_longer_and_longer() -> None:
+    memory, waits = WATCHED, []
+    for _ in range(8):
+        memory = memory.removal_failed(NOW_MS)
+        waits.append((memory.removal_retry_ms - NOW_MS) // 1000)
+    assert waits == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert memory.provider_retry_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("add", "kept", "expected"),
+    [
+        (Add(3, 3, "", spare=7), 1, (4, 3)),
+        (Add(3, 1, "", spare=0), 1, (3, 0)),
+        (Add(5, 3, "", spare=1), 2, (6, 2)),
+        (Add(5, 3, "", spare=0), 9, (11, 0)),
+        (Add(3, 3, "", spare=7), 0, (3, 3)),
+    ],
+)
+def test_what_is_not_removed_after_all_takes_the_room_of_what_would_be_added(
+    add: Add, kept: int, expected: tuple[int, int]
+) -> None:
+    assert (add.kept(kept).target, add.kept(kept).add) == expected
+
+
+def test_what_is_not_added_replaces_nothing() -> None:
+    assert Add(3, 2, "", replaces=2).kept(1).replaces == 1
+
+
 # Forgetting drains
 
 
@@ -420,7 +482,7 @@ def test_a_replacement_needs_no_queue_but_a_target_above_what_there_is() -> None
     there = [instance("other"), instance("a", "failed")]
     needed = plan(see(there, [host("h", on="other")], running=2, policy=policy), knows("other", "a"), policy)
     assert added(needed) == [(2, 1)]
-    assert needed.actions[-1] == Add(2, 1, "1 instances failed → add 1", replaces=True)
+    assert needed.actions[-1] == Add(2, 1, "1 instances failed → add 1", replaces=1, spare=8)
     unneeded = plan(see(there, [host("h", on="other")], running=1, policy=policy), knows("other", "a"), policy)
     assert not added(unneeded)
     assert unneeded.memory.replacing == 0
@@ -439,6 +501,16 @@ def test_one_that_fails_after_it_worked_is_removed_and_no_failure_to_boot() -> N
     decided = plan(see([instance("a", "failed")]), knows("a", host_ms=NOW_MS - MINUTE_MS), POLICY)
     assert removed(decided) == [("a", "failed")]
     assert decided.memory.boot_failures == 0
+
+
+def test_one_that_fails_after_it_worked_is_replaced_too_if_it_is_wanted() -> None:
+    policy = Policy(workers_per_host=1)
+    there = [instance("other"), instance("a", "failed")]
+    memory = knows("other", "a", host_ms=NOW_MS - MINUTE_MS)
+    wanted = plan(see(there, [host("h", on="other")], running=2, policy=policy), memory, policy)
+    assert wanted.actions[-1] == Add(2, 1, "1 instances failed → add 1", replaces=1, spare=8)
+    unwanted = plan(see(there, [host("h", on="other")], running=1, policy=policy), memory, policy)
+    assert not added(unwanted)
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped"])
@@ -499,14 +571,36 @@ def test_a_tick_of_a_clock_that_was_set_back_begins_anew() -> None:
 def test_what_hosts_do_by_themselves_is_news_once() -> None:
     seen = see([instance("a")], [host("h", on="a")])
     came = plan(seen, WATCHED, POLICY)
-    assert came.news == (News("host-registered", "a"),)
+    assert came.news == (News("host-registered", "id-h", "a"),)
     there = plan(later(seen, 10_000), came.memory, POLICY)
     assert there.news == ()
     gone = plan(later(see([instance("a")]), 20_000), there.memory, POLICY)
-    assert gone.news == (News("host-left", "a"),)
+    assert gone.news == (News("host-left", "id-h", "a"),)
     assert plan(later(see([instance("a")]), 30_000), gone.memory, POLICY).news == ()
-    silent = plan(later(see([instance("a")], [host("h", on="a", silent_ms=16_000)]), 20_000), there.memory, POLICY)
-    assert silent.news == (News("host-stale", "a"),)
+    silent = see([instance("a")], [host("h", on="a", silent_ms=16_000)])
+    fell_silent = plan(later(silent, 20_000), there.memory, POLICY)
+    assert fell_silent.news == (News("host-stale", "id-h", "a"),)
+    assert plan(later(silent, 30_000), fell_silent.memory, POLICY).news == ()
+    assert plan(later(seen, 40_000), fell_silent.memory, POLICY).news == (), "it has been known all the time"
+
+
+def test_each_host_of_an_instance_is_news_and_so_is_one_of_no_known_instance() -> None:
+    seen = see([instance("a")], [host("h1", on="a"), host("h2", on="a"), host("own"), host("far", on="elsewhere")])
+    came = plan(seen, WATCHED, POLICY)
+    assert [(news.host, news.instance) for news in came.news] == [
+        ("id-h1", "a"),
+        ("id-h2", "a"),
+        ("id-own", None),
+        ("id-far", "elsewhere"),
+    ]
+    gone = plan(later(see([instance("a")], [host("h1", on="a"), host("own")]), 10_000), came.memory, POLICY)
+    assert gone.news == (News("host-left", "id-h2", "a"), News("host-left", "id-far", "elsewhere"))
+
+
+def test_a_host_that_was_silent_from_the_first_is_no_news() -> None:
+    seen = see([instance("a")], [host("h", on="a", silent_ms=60 * MINUTE_MS)])
+    first = plan(seen, WATCHED, POLICY)
+    assert (first.news, plan(later(see([instance("a")]), 10_000), first.memory, POLICY).news) == ((), ())
 
 
 # Memory
@@ -516,6 +610,7 @@ def test_what_is_remembered_survives_its_document() -> None:
     memory = replace(
         knows("a", host_ms=NOW_MS), asked=(Asked(NOW_MS, 2),), pressed_since_ms=NOW_MS, boot_failures=3, replacing=1
     )
+    memory = replace(memory, hosts={"h": HostKnown("a", fresh=True), "own": HostKnown(None, fresh=False)})
     assert Memory.of(json.loads(json.dumps(memory.document()))) == memory
     assert Memory.of({"unheard_of": 1}) == Memory()
 

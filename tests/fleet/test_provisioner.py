@@ -26,10 +26,17 @@ def test_an_instance_that_makes_no_sense_is_malformed(instance_id: str, state: s
     assert caught.value.code == "malformed"
 
 
-@pytest.mark.parametrize("since_ms", [1.5, "2026-11-14", -1, 10**18])
+@pytest.mark.parametrize("since_ms", [1.5, "2026-11-14", -1, 0, True, 10**18, 1_700_000_000])
 def test_a_moment_that_makes_no_sense_is_malformed(since_ms: int) -> None:
     with pytest.raises(errors.ProvisionerError, match="'vm-1': since_ms must be whole milliseconds since 1970"):
         Instance(id="vm-1", state="running", since_ms=since_ms)
+
+
+@pytest.mark.parametrize("host_id", [7, "a\0", "\ud800", "x" * 513])
+def test_the_id_of_a_host_that_makes_no_sense_is_malformed(host_id: str) -> None:
+    with pytest.raises(errors.ProvisionerError, match="'vm-1': its host's id must") as caught:
+        Instance(id="vm-1", state="running", host_id=host_id)
+    assert caught.value.code == "malformed"
 
 
 def test_a_permit_ends_with_the_lead() -> None:

@@ -147,7 +147,9 @@ def stubborn(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def note(directory: Path, name: str, pid: int, started: str) -> None:
-    text = json.dumps({"id": name, "pid": pid, "pid_started": started, "since_ms": 1, "removed_ms": None})
+    text = json.dumps(
+        {"id": name, "pid": pid, "pid_started": started, "since_ms": 1_700_000_000_000, "removed_ms": None}
+    )
     (directory / f"{name}.json").write_text(text)
 
 

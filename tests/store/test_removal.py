@@ -88,6 +88,18 @@ def test_a_removal_begins_when_the_hosts_have_left(store: Store) -> None:
     assert remove(store), "a removal whose answer was lost begins again"
 
 
+def test_a_host_that_does_not_know_its_instance_takes_nothing_once_the_removal_has_begun(desk: Desk) -> None:
+    """Somebody drained the instance by its name. The host is only silent, and may come back before it is gone."""
+    store = desk.store
+    store.hosts.register(host("h1"))
+    store.hosts.drain("vm", "", "ann")
+    desk.pass_ms(STALE_MS)
+    desk.publish()
+    assert remove(store, "vm", "h1")
+    assert not desk.claim(Holder("h1", "b1", is_host=True))
+    assert {row.instance: row.on_instance for row in store.hosts.drains()} == {"vm": None, "h1": "vm"}
+
+
 def test_no_removal_begins_without_a_drain(store: Store) -> None:
     assert not remove(store)
     drain(store)
@@ -130,6 +142,45 @@ def test_a_drain_is_forgotten_after_three_listings_in_a_row_without_its_instance
     assert count(["other"], ["vm"], 3) == ["vm"]
     assert drained(store) == {"other"}
     assert not store.hosts.register(host("h1", provider_id="vm")).draining
+
+
+def test_the_drain_of_a_host_that_does_not_know_its_instance_ends_with_the_instance_s(store: Store) -> None:
+    store.hosts.register(host("h1"))
+    drain(store, "vm", "h1")
+    store.hosts.leave("h1", "b1")
+    assert remove(store, "vm", "h1")
+    assert {row.instance: row.removing_ms is None for row in store.hosts.drains()} == {"vm": False, "h1": False}
+    assert not store.hosts.undrain("h1"), "it is being removed"
+    for _ in range(2):
+        assert store.hosts.count_listing([], ["vm"], 3, silent_ms=STALE_MS) == []
+    assert store.hosts.register(host("h1")).draining
+    store.hosts.leave("h1", "b1")
+    assert store.hosts.count_listing([], ["vm"], 3, silent_ms=STALE_MS) == ["vm"]
+    assert not drained(store)
+    assert not store.hosts.register(host("h1")).draining
+
+
+@pytest.mark.parametrize("lifted", ["vm", "h1"])
+def test_the_drain_of_such_a_host_and_its_instance_s_are_taken_back_together(store: Store, lifted: str) -> None:
+    store.hosts.register(host("h1"))
+    store.hosts.drain("h1", "bad disk", "ann")
+    store.hosts.drain_together("vm", ["h1"], "", "controller")
+    assert {row.instance: row.asked_by for row in store.hosts.drains()} == {"h1": "ann", "vm": "controller"}
+    assert store.hosts.undrain(lifted)
+    assert (drained(store), draining(store)) == (set(), set())
+
+
+def test_no_such_drain_is_forgotten_while_its_host_reports(desk: Desk) -> None:
+    hosts = desk.store.hosts
+    hosts.register(host("h1"))
+    hosts.drain_together("vm", ["h1"], "", "controller")
+    for _ in range(6):
+        hosts.report("h1", "b1", BUSY)
+        desk.pass_ms(5000)
+        assert hosts.count_listing([], ["vm"], 3, silent_ms=STALE_MS) == []
+    desk.pass_ms(STALE_MS)
+    counts = [hosts.count_listing([], ["vm"], 3, silent_ms=STALE_MS) for _ in range(3)]
+    assert (counts, drained(desk.store), draining(desk.store)) == ([[], [], ["vm"]], set(), set())
 
 
 def test_a_drain_that_is_forgotten_lets_the_hosts_that_are_there_serve(desk: Desk) -> None:

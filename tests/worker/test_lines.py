@@ -8,6 +8,8 @@ import json
 import os
 import shlex
 
+import pytest
+
 from atomic_celery.lines import Lines
 from tests.support.clocks import ManualClock
 
@@ -40,6 +42,15 @@ def test_several_lines_are_written_at_once_and_in_order() -> None:
     out = io.StringIO()
     Lines(out).say_all([("claimed", {"child": "a"}), ("claimed", {"child": "b"})])
     assert out.getvalue() == "claimed child=a\nclaimed child=b\n"
+
+
+@pytest.mark.parametrize(("encoding", "said"), [("ascii", r"caf\xe9"), ("utf-8", r"caf\udce9")])
+def test_what_the_stream_cannot_write_is_escaped_and_more_lines_follow(encoding: str, said: str) -> None:
+    raw = io.BytesIO()
+    lines = Lines(io.TextIOWrapper(raw, encoding=encoding))
+    lines.say("degraded", error="café" if encoding == "ascii" else b"caf\xe9".decode(errors="surrogateescape"))
+    lines.say("recovered")
+    assert raw.getvalue().decode().splitlines() == [f"degraded error='{said}'", "recovered"]
 
 
 def test_a_reader_that_went_away_costs_nothing_but_its_lines() -> None:

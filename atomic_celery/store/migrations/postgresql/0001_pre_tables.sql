@@ -280,7 +280,8 @@ CREATE TABLE atomic_drain (
     asked_by        text NOT NULL,
     asked_ms        bigint NOT NULL,
     missed_listings integer NOT NULL DEFAULT 0,
-    removing_ms     bigint
+    removing_ms     bigint,
+    on_instance     text
 );
 
 CREATE TABLE atomic_fleet_event (

@@ -243,7 +243,8 @@ CREATE TABLE atomic_drain (
     asked_by        text NOT NULL,
     asked_ms        integer NOT NULL,
     missed_listings integer NOT NULL DEFAULT 0,
-    removing_ms     integer
+    removing_ms     integer,
+    on_instance     text
 );
 
 CREATE TABLE atomic_fleet_event (

@@ -99,6 +99,11 @@ INSERT INTO atomic_drain (instance, reason, asked_by, asked_ms)
 VALUES (:instance, :reason, :asked_by, {now_ms})
 ON CONFLICT (instance) DO NOTHING;
 
+-- name: tie_drains :exec
+-- Remember on which instance the hosts are that are drained by their own ids, as they do not know its name: their drains
+-- end with its.
+UPDATE atomic_drain SET on_instance = :instance WHERE instance <> :instance AND instance IN (SELECT json_array_elements_text(:host_ids::json));
+
 -- name: mark_draining :exec
 -- Let the hosts of an instance claim nothing from the end of this transaction on.
 UPDATE atomic_host
@@ -106,24 +111,47 @@ UPDATE atomic_host
  WHERE id = :instance
     OR provider_id = :instance;
 
--- name: forget_drain :exec
--- Forget that an instance takes no more, unless it is being removed.
-DELETE FROM atomic_drain WHERE instance IN (:instance, :host_id) AND removing_ms IS NULL;
+-- name: tied_to :one
+-- The instance that a host is drained with.
+SELECT on_instance FROM atomic_drain WHERE instance = :host_id AND on_instance IS NOT NULL;
+
+-- name: forget_drain :many
+-- Forget that an instance takes no more, with the hosts on it that do not know its name, unless it is being removed.
+DELETE FROM atomic_drain
+ WHERE (instance IN (:instance, :host_id) OR on_instance = :instance)
+   AND removing_ms IS NULL
+RETURNING instance;
 
 -- name: unmark_draining :exec
--- Let the hosts of an instance claim again, unless another drain concerns them.
+-- Let the hosts of these instances claim again, unless another drain concerns them.
 UPDATE atomic_host
    SET draining_ms = NULL
- WHERE (id IN (:instance, :host_id) OR provider_id = :instance)
+ WHERE (id IN (SELECT json_array_elements_text(:instances::json))
+        OR provider_id IN (SELECT json_array_elements_text(:instances::json)))
    AND NOT EXISTS (SELECT 1 FROM atomic_drain AS d WHERE d.instance IN (atomic_host.id, atomic_host.provider_id));
 
 -- name: drains :many
 -- The instances that take no more.
-SELECT instance, reason, asked_by, asked_ms, missed_listings, removing_ms FROM atomic_drain ORDER BY asked_ms, instance;
+SELECT instance, reason, asked_by, asked_ms, missed_listings, removing_ms, on_instance
+  FROM atomic_drain
+ ORDER BY asked_ms, instance;
 
--- name: begin_removal :one
--- Note that an instance that takes no more is being removed: no drain of that kind is taken back. No row: it has none.
-UPDATE atomic_drain SET removing_ms = coalesce(removing_ms, {now_ms}) WHERE instance = :instance RETURNING removing_ms;
+-- name: drain_along :exec
+-- Drain these hosts by their own ids, as they do not know its name, with an instance that takes no more.
+INSERT INTO atomic_drain (instance, reason, asked_by, asked_ms, on_instance)
+SELECT host.id, along.reason, along.asked_by, {now_ms}, along.instance
+  FROM atomic_drain AS along
+ CROSS JOIN json_array_elements_text(:host_ids::json) AS host (id)
+ WHERE along.instance = :instance
+ON CONFLICT (instance) DO UPDATE SET on_instance = excluded.on_instance;
+
+-- name: begin_removal :many
+-- Note that an instance that takes no more is being removed: no drain of that kind is taken back. Return what is drained
+-- with it.
+UPDATE atomic_drain
+   SET removing_ms = coalesce(removing_ms, {now_ms})
+ WHERE instance = :instance OR on_instance = :instance
+RETURNING instance;
 
 -- name: listed :exec
 -- Start anew to count the listings that these instances are missing from.
@@ -135,12 +163,15 @@ UPDATE atomic_drain SET missed_listings = 0 WHERE missed_listings > 0 AND instan
 UPDATE atomic_drain
    SET missed_listings = CASE WHEN EXISTS (SELECT 1
                                              FROM atomic_host AS h
-                                            WHERE (h.id = atomic_drain.instance OR h.provider_id = atomic_drain.instance)
+                                            WHERE (h.id = atomic_drain.instance OR h.provider_id = atomic_drain.instance
+                                                   OR h.id IN (SELECT tied.instance
+                                                                 FROM atomic_drain AS tied
+                                                                WHERE tied.on_instance = atomic_drain.instance))
                                               AND h.reported_ms > {now_ms} - :silent_ms)
                               THEN 0 ELSE missed_listings + 1 END
  WHERE instance IN (SELECT json_array_elements_text(:instances::json))
 RETURNING instance, missed_listings;
 
--- name: forget_removed :exec
--- Forget that an instance takes no more: it is gone.
-DELETE FROM atomic_drain WHERE instance = :instance;
+-- name: forget_removed :many
+-- Forget that an instance takes no more, with the hosts on it that did not know its name: it is gone.
+DELETE FROM atomic_drain WHERE instance = :instance OR on_instance = :instance RETURNING instance;
