@@ -11,12 +11,14 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery._state import get_current_task
 from celery.backends import base
 from celery.backends.asynchronous import AsyncBackendMixin
+from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as CelerysTimeoutError
 from celery.result import result_from_tuple
 from kombu.utils.encoding import bytes_to_str
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from atomic_celery.store import Store
 
 logger = logging.getLogger(__name__)
+
+A_BATCH = 1000
+"""How many outcomes are recorded in one statement."""
 
 CelerysBackend: Any = base.Backend  # its stub lacks half of it
 Mixin: Any = AsyncBackendMixin
@@ -116,6 +121,17 @@ class Backend(Closing, Mixin, CelerysBackend):  # type: ignore[misc]
             self.store.results.record([outcome])
         elif not self.store.results.record_held(outcome, (running.message_id, running.fence)):
             raise errors.LeaseLost(running.message_id, running.fence, doing=f"recording its state {outcome.status}")
+
+    def mark_many_as_revoked(self, task_ids: Iterable[str], reason: str) -> None:
+        """Record that none of these will run; one that has begun or ended, whoever knows of it, stays as it is."""
+        revoked = self.encode_result(TaskRevokedError(reason), states.REVOKED)
+        meta = self._get_result_meta(result=revoked, state=states.REVOKED, traceback=None, request=None)
+        missing, keep_ms = iter(task_ids), _ms(self.expires)
+        while batch := list(islice(missing, A_BATCH)):
+            texts = ((task_id, self._text({**meta, "task_id": task_id})) for task_id in batch)
+            self.store.results.record_revoked(
+                [Outcome(task_id, states.REVOKED, text, keep_ms) for task_id, text in texts]
+            )
 
     def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
         task_id = str(task_id)

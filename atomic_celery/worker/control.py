@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
+from celery.utils.functional import maybe_list
+from celery.worker import state as celerys
 from celery.worker.control import Panel
 from celery.worker.request import Request
 
+from atomic_celery import errors
+
+logger = logging.getLogger(__name__)
+
+MANY = 100
+"""From how many task ids on a revoke is carried out for all together, and answered with their number."""
 SCHEDULED_AT_MOST = 100
 _ANSWER_WITHIN_S = 2.0
 _PRIORITY_OF_A_DELAY = 6  # what Celery's timer gives every delayed task
@@ -16,7 +26,8 @@ _PRIORITY_OF_A_DELAY = 6  # what Celery's timer gives every delayed task
 
 def install() -> None:
     """Put our commands in front of Celery's own, which go on serving workers of other brokers. Safe to repeat."""
-    for name, command in (("scheduled", scheduled), ("shutdown", shutdown), ("time_limit", time_limit)):
+    for command in (revoke, scheduled, shutdown, time_limit):
+        name = command.__name__
         original = Panel.data[name]
         if not hasattr(original, "celerys_own"):
             Panel.data[name] = _choosing(command, original)
@@ -32,6 +43,31 @@ def _choosing(ours: Callable[..., Any], celerys_own: Callable[..., Any]) -> Call
     choose.celerys_own = celerys_own  # type: ignore[attr-defined]
     choose.__doc__ = celerys_own.__doc__
     return choose
+
+
+def revoke(host: Any, state: Any, task_id: Any, **arguments: Any) -> Any:  # noqa: ARG001
+    """Revoke tasks, many of them together: Celery's own keeps the event loop for a millisecond and more with each."""
+    celerys_own = Panel.data["revoke"].celerys_own  # type: ignore[attr-defined]
+    asked = set(maybe_list(task_id) or ())
+    backend = state.app.backend
+    if len(asked) < MANY or not hasattr(backend, "mark_many_as_revoked"):
+        return celerys_own(state, task_id, **arguments)
+    here = asked & celerys.requests.keys()
+    celerys.revoked.update(asked - here)
+    threading.Thread(target=_mark, args=(backend, asked - here), name="atomic-revoke", daemon=True).start()
+    answer = celerys_own(state, list(here), **arguments) if here else {"ok": "terminate: tasks unknown"}
+    logger.info("%d tasks flagged as revoked", len(asked))
+    return answer if arguments.get("terminate") else {"ok": f"{len(asked)} tasks flagged as revoked"}
+
+
+def _mark(backend: Any, task_ids: set[str]) -> None:
+    """Let those know who wait for what will not run; what cannot be said now, when a worker meets the message."""
+    try:
+        backend.mark_many_as_revoked(sorted(map(str, task_ids)), reason="revoked")
+    except errors.StoreError as error:
+        logger.warning(
+            "cannot record that %d tasks are revoked, each ends so when its turn comes: %s", len(task_ids), error
+        )
 
 
 def scheduled(host: Any, state: Any, **_: Any) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery, states
 from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult, GroupResult
 
 from atomic_celery import errors
@@ -184,6 +185,19 @@ def test_success_stays(app: Celery) -> None:
 def test_revoked(app: Celery) -> None:
     _backend(app).mark_as_revoked("t", "why")
     assert AsyncResult("t", app=app).state == states.REVOKED
+
+
+def test_of_many_that_are_revoked_those_that_have_begun_stay_as_they_are(app: Celery) -> None:
+    kept = {"a": "SUCCESS", "b": "FAILURE", "c": "STARTED", "d": "REVOKED"}
+    for task_id, state in kept.items():
+        app.backend.store_result(task_id, ValueError("why") if state in {"FAILURE", "REVOKED"} else 1, state)
+    app.backend.store_result("e", None, "RETRY")
+    new = [f"new {number}" for number in range(2100)]
+    app.backend.mark_many_as_revoked([*kept, "e", *new], "no more")
+    found = {task_id: app.AsyncResult(task_id).state for task_id in (*kept, "e", new[0], new[1000], new[-1])}
+    assert found == {**kept, "e": "REVOKED", new[0]: "REVOKED", new[1000]: "REVOKED", new[-1]: "REVOKED"}
+    with pytest.raises(TaskRevokedError, match="no more"):
+        app.AsyncResult(new[-1]).get(timeout=60)
 
 
 def test_extended_results(new_app: NewApp) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from tests.support.workers import Fleet
 
 HOST = "w@test"
@@ -48,6 +50,29 @@ def test_a_revoked_task_never_runs_also_after_a_restart(fleet_with_results: Flee
     fleet.wait_until(lambda: result.state == "REVOKED", what="the result says so")
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
     assert fleet.ledger.rows() == ["always"]
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_great_many_are_revoked_together_and_the_worker_goes_on(fleet_with_results: Fleet, terminate: bool) -> None:
+    fleet = fleet_with_results
+    fleet.worker(slots=1).start().wait_line("ready")
+    ended = fleet.send("add", 1, 1)
+    assert ended.get(timeout=60) == 2
+    running = fleet.send("gate", "runs", str(fleet.directory))
+    fleet.gate("runs")
+    waiting = [fleet.send("note", f"never {number}") for number in range(3)]
+    known = [result.id for result in (ended, running, *waiting)]
+    unknown = [f"unknown-{number}" for number in range(20_000)]
+    fleet.app.control.revoke([*known, *unknown], terminate=terminate)
+    assert fleet.app.control.ping(timeout=10) == [{"w@test": {"ok": "pong"}}]
+    fleet.open_gate("runs")
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert ended.state == "SUCCESS"
+    assert running.state == ("REVOKED" if terminate else "SUCCESS")
+    assert {result.state for result in waiting} == {"REVOKED"}
+    assert fleet.ledger.rows() == ([] if terminate else ["runs"])
+    last = fleet.app.AsyncResult(max(unknown))
+    fleet.wait_until(lambda: last.state == "REVOKED", what="whoever waits for them is told")
 
 
 def test_a_task_revoked_by_its_stamp_never_runs_also_after_a_restart(fleet_with_results: Fleet) -> None:

@@ -4,7 +4,7 @@
 -- settles its claim, and only if the settle found the fence (see "turn" in messages.sql).
 
 -- name: record :one
--- Record what tasks came to, and wake who waits for it. One that succeeded stays as it is.
+-- Record what tasks came to, and wake who waits for it. One that succeeded stays as it is; with *unbegun*, one that has begun, too.
 -- Who waits is locked by nobody for long, and a ring more or less does not matter: a row that is locked is passed over.
 WITH new AS MATERIALIZED (
     SELECT task_id, status, meta, keep_ms, status IN ('SUCCESS', 'FAILURE', 'REVOKED') AS final
@@ -16,6 +16,7 @@ WITH new AS MATERIALIZED (
        SET status = excluded.status, meta = excluded.meta,
            stored_ms = excluded.stored_ms, expires_ms = excluded.expires_ms
      WHERE atomic_result.status <> 'SUCCESS'
+       AND (NOT :unbegun::boolean OR atomic_result.status IN ('PENDING', 'RECEIVED', 'RETRY', 'REJECTED'))
 ), served AS (
     DELETE FROM atomic_watcher
      WHERE ctid = ANY (ARRAY(

@@ -4,7 +4,7 @@
 -- settles its claim, and only if the settle found the fence (see "turn" in messages.sql). "filling" is a scratch table.
 
 -- name: record :exec
--- Record what tasks came to. One that succeeded stays as it is.
+-- Record what tasks came to. One that succeeded stays as it is; with *unbegun*, one that has begun, too.
 INSERT INTO atomic_result (task_id, status, meta, stored_ms, expires_ms)
 SELECT json_extract(value, '$.task_id'), json_extract(value, '$.status'), json_extract(value, '$.meta'),
        {now_ms}, {now_ms} + json_extract(value, '$.keep_ms')
@@ -13,7 +13,8 @@ SELECT json_extract(value, '$.task_id'), json_extract(value, '$.status'), json_e
 ON CONFLICT (task_id) DO UPDATE
    SET status = excluded.status, meta = excluded.meta,
        stored_ms = excluded.stored_ms, expires_ms = excluded.expires_ms
- WHERE atomic_result.status <> 'SUCCESS';
+ WHERE atomic_result.status <> 'SUCCESS'
+   AND (NOT :unbegun OR atomic_result.status IN ('PENDING', 'RECEIVED', 'RETRY', 'REJECTED'));
 
 -- name: record_large :exec
 -- The same for one outcome that is too large to be taken out of a list.
