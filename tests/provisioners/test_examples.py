@@ -89,6 +89,15 @@ def test_the_unit_ends_a_host_by_a_drain() -> None:
                 "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/delete",
             },
         ),
+        (
+            "roles/gcp-controller.yaml",
+            {
+                "compute.instanceGroupManagers.get",
+                "compute.instanceGroupManagers.update",
+                "compute.instances.delete",
+                "compute.zoneOperations.get",
+            },
+        ),
     ],
 )
 def test_a_controller_s_role_grants_what_the_preset_needs_and_no_more(path: str, granted: set[str]) -> None:
@@ -97,7 +106,12 @@ def test_a_controller_s_role_grants_what_the_preset_needs_and_no_more(path: str,
 
 def _actions(document: Any) -> list[str]:
     if isinstance(document, dict):
-        own = document.get("Action", document.get("Actions", []))
-        rest = [action for key, value in document.items() if key != "Actions" for action in _actions(value)]
+        own = document.get("Action", document.get("Actions", document.get("includedPermissions", [])))
+        rest = [
+            action
+            for key, value in document.items()
+            if key not in ("Actions", "includedPermissions")
+            for action in _actions(value)
+        ]
         return [*([own] if isinstance(own, str) else own), *rest]
     return [action for each in document for action in _actions(each)] if isinstance(document, list) else []

@@ -22,6 +22,7 @@ class MetadataService:
     def __init__(self, cloud: str) -> None:
         self.cloud, self.token, self.lives_s, self.away = cloud, "token-1", 3600, False
         self.asked: list[str] = []
+        self.resource = "https://ossrdbms-aad.database.windows.net"
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
@@ -101,7 +102,7 @@ class MetadataService:
         asked = parse_qs(url.query)
         if headers.get("Metadata") != "true" or not asked.get("resource"):
             return 400, json.dumps({"error": "invalid_request", "error_description": "Required metadata header"})
-        if asked["resource"] != ["https://ossrdbms-aad.database.windows.net"]:
+        if asked["resource"] != [self.resource]:
             return 400, json.dumps({"error": "invalid_resource", "error_description": asked["resource"][0]})
         ends = str(int(_after(self.lives_s).timestamp()))
         answer = {"access_token": self.token, "expires_in": str(self.lives_s), "expires_on": ends}

@@ -57,7 +57,7 @@ class Rest:
             self.asked.append((method, url.path))
             for route, name in self.routes.items():
                 wanted, _, pattern = route.partition(" ")
-                if wanted == method and (found := re.fullmatch(pattern, url.path)):
+                if re.fullmatch(wanted, method) and (found := re.fullmatch(pattern, url.path)):
                     given = json.loads(body) if body and body[:1] in b"{[" else None
                     query = {key: values[0] for key, values in parse_qs(url.query).items()}
                     try:

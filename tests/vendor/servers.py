@@ -239,12 +239,14 @@ class Compute(Rest):
         rf"POST {_ZONE}/operations/(\w+)/wait": "operation",
         rf"GET {_ZONE}/operations/(\w+)": "operation",
         r"POST /compute/v1/projects/acme/zones/europe-west1-b/instanceGroupManagers/([\w-]+)/\w+": "nothing",
+        r"POST /v1/projects/acme/roles": "make_role",
     }
 
     def __init__(self) -> None:
         super().__init__()
         self.size, self.made = 0, 0
         self.actions: dict[str, str] = {}
+        self.roles: dict[str, Any] = {}
 
     @property
     def url(self) -> str:
@@ -270,7 +272,7 @@ class Compute(Rest):
         for _number in range(self.size - len(active)):
             self.made += 1
             self.actions[f"worker-{self.made:04d}"] = "CREATING"
-        return self.operation("resize")
+        return self.operation("resize", status="RUNNING")
 
     def delete(self, *, body: Any, **_: Any) -> Any:
         for url in body["instances"]:
@@ -279,7 +281,7 @@ class Compute(Rest):
                 raise NoSuchThing({"error": {"code": 400, "message": f"{name} is not a member of the group"}}, 400)
             self.actions[name] = "DELETING"
             self.size -= 1
-        return self.operation("delete")
+        return self.operation("delete", status="RUNNING")
 
     def group(self, **_: Any) -> Any:
         zone = f"{self.url}projects/acme/zones/europe-west1-b"
@@ -291,18 +293,118 @@ class Compute(Rest):
             "targetSize": self.size,
         }
 
-    def operation(self, name: str, **_: Any) -> Any:
+    def operation(self, name: str, *, status: str = "DONE", **_: Any) -> Any:
         zone = f"{self.url}projects/acme/zones/europe-west1-b"
         return {
             "kind": "compute#operation",
             "name": name,
-            "status": "DONE",
+            "status": status,
             "zone": zone,
             "selfLink": f"{zone}/operations/{name}",
             "targetLink": f"{zone}/instanceGroupManagers/a-group",
             "operationType": name,
         }
 
+    def make_role(self, *, body: Any, **_: Any) -> Any:
+        self.roles[body["roleId"]] = body["role"]
+        return {"name": f"projects/acme/roles/{body['roleId']}", **body["role"]}
+
     def nothing(self, name: str, **_: Any) -> Any:
         why = f"The resource 'projects/acme/zones/europe-west1-b/instanceGroupManagers/{name}' was not found"
         raise NoSuchThing({"error": {"code": 404, "message": why, "errors": [{"message": why, "reason": "notFound"}]}})
+
+
+class AzureManager(Rest):
+    """Azure's Resource Manager, with a scale set `a-scale-set` of Uniform orchestration in `a-group`."""
+
+    TENANT, SUBSCRIPTION = "11111111-1111-1111-1111-111111111111", "44444444-4444-4444-4444-444444444444"
+    _GROUP = rf"/subscriptions/{SUBSCRIPTION}/resourceGroups/a-group"
+    _SCALE_SETS = rf"{_GROUP}/providers/Microsoft\.Compute/virtualMachineScaleSets"
+    routes: ClassVar = {
+        r"GET /metadata/endpoints": "endpoints",
+        r"GET /subscriptions": "subscriptions",
+        rf"GET {_SCALE_SETS}/a-scale-set": "scale_set",
+        rf"(?:PUT|PATCH) {_SCALE_SETS}/a-scale-set": "set_capacity",
+        rf"POST {_SCALE_SETS}/a-scale-set/delete": "delete",
+        rf"GET {_SCALE_SETS}/a-scale-set/virtualMachines": "machines",
+        rf"GET {_SCALE_SETS}/([\w-]+)(?:/virtualMachines)?": "nothing",
+    }
+
+    def __init__(self, tls: Any) -> None:
+        super().__init__(tls)
+        self.size, self.made = 0, 0
+        self.states: dict[str, str] = {}
+        self.tokens: set[str | None] = set()
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
+
+    def answer(self, method: str, target: str, headers: Any, body: bytes) -> tuple[int, Any]:
+        """Note what it is asked with."""
+        if target.startswith("/subscriptions"):
+            self.tokens.add(headers.get("Authorization"))
+        return super().answer(method, target, headers, body)
+
+    def endpoints(self, **_: Any) -> Any:
+        return {
+            "name": "here",
+            "authentication": {"loginEndpoint": self.url, "audiences": [self.url], "tenant": "common"},
+            "graphAudience": self.url,
+            "portal": self.url,
+            "resourceManager": self.url,
+            "suffixes": {},
+        }
+
+    def subscriptions(self, **_: Any) -> Any:
+        subscription = {
+            "id": f"/subscriptions/{self.SUBSCRIPTION}",
+            "subscriptionId": self.SUBSCRIPTION,
+            "displayName": "Fleet",
+            "state": "Enabled",
+            "tenantId": self.TENANT,
+        }
+        return {"value": [subscription]}
+
+    def scale_set(self, **_: Any) -> Any:
+        return {
+            "id": f"{self._GROUP}/providers/Microsoft.Compute/virtualMachineScaleSets/a-scale-set",
+            "name": "a-scale-set",
+            "location": "westeurope",
+            "sku": {"name": "Standard_D4s_v5", "tier": "Standard", "capacity": self.size},
+            "properties": {"provisioningState": "Succeeded", "orchestrationMode": "Uniform", "overprovision": False},
+        }
+
+    def set_capacity(self, *, body: Any, **_: Any) -> Any:
+        self.size = body["sku"]["capacity"]
+        active = [name for name, state in self.states.items() if state != "Deleting"]
+        for _number in range(self.size - len(active)):
+            self.states[str(self.made)] = "Creating"
+            self.made += 1
+        return self.scale_set()
+
+    def delete(self, *, body: Any, **_: Any) -> Any:
+        for number in body["instanceIds"]:
+            if number not in self.states:
+                why = f"The provided instanceId {number} is not an active Virtual Machine Scale Set VM instanceId."
+                raise NoSuchThing({"error": {"code": "InvalidParameter", "message": why}}, 400)
+            self.states[number] = "Deleting"
+            self.size -= 1
+        raise NoSuchThing(None, 202)
+
+    def machines(self, **_: Any) -> Any:
+        return {
+            "value": [
+                {
+                    "instanceId": number,
+                    "name": f"a-scale-set_{number}",
+                    "location": "westeurope",
+                    "properties": {"provisioningState": state, "timeCreated": "2026-11-14T09:30:00.1234567+00:00"},
+                }
+                for number, state in self.states.items()
+            ]
+        }
+
+    def nothing(self, name: str, **_: Any) -> Any:
+        why = f"The Resource 'Microsoft.Compute/virtualMachineScaleSets/{name}' was not found."
+        raise NoSuchThing({"error": {"code": "ResourceNotFound", "message": why}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jwt
 import pytest
 import trustme
 
@@ -20,9 +22,11 @@ from atomic_celery.fleet.provisioner import Permit, Provisioner
 from atomic_celery.provisioners import from_mapping
 from tests.provisioners.conftest import PRESETS, ids, permit, preset, states
 from tests.provisioners.github import APP, INSTALLATION, key_pair
+from tests.provisioners.test_examples import EXAMPLES, of
 from tests.support.daemons import free_port
+from tests.support.metadata import MetadataService
 from tests.support.waiting import wait_until
-from tests.vendor.servers import Compute, Github, Kubernetes
+from tests.vendor.servers import AzureManager, Compute, Github, Kubernetes
 
 pytestmark = [pytest.mark.vendor, pytest.mark.timeout(600)]  # gcloud takes seconds to start
 __all__ = ["permit"]  # a fixture
@@ -58,6 +62,15 @@ def drive(made: Provisioner, permit: Permit, settle: Callable[[], object], settl
     made.scale_to(3, permit, add=1)
     assert len(made.list(permit)) == 3
     assert {first, third} < set(ids(made.list(permit)))
+
+
+def needed(asked: list[tuple[str, str]], rights: dict[str, set[str]]) -> set[str]:
+    """Return which rights of *rights*, by method and path, what was *asked* takes."""
+    found: set[str] = set()
+    for method, path in asked:
+        [matching] = [given for pattern, given in rights.items() if re.fullmatch(pattern, f"{method} {path}")]
+        found |= matching
+    return found
 
 
 def wrong(name: str, **names: str) -> Provisioner:
@@ -213,6 +226,10 @@ def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
         github.states = dict.fromkeys(github.states, "in_progress")
 
     provisioner = from_mapping(given)
+    provisioner.list(permit)
+    github.asked.clear()
+    provisioner.list(permit)
+    assert len(github.asked) == 10  # 3 600 an hour: what the documentation says of rate limits
     drive(provisioner, permit, settle)
     states = ("requested", "waiting", "pending", "queued", "in_progress", "completed")
     github.states = {19_000_000_100 + number: state for number, state in enumerate(states)}
@@ -223,7 +240,9 @@ def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
 @pytest.fixture
 def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
     if shutil.which("gcloud") is None:
-        pytest.skip("gcloud is no package of Debian's")
+        pytest.skip(
+            "gcloud is not installed, and is in neither Debian nor PyPI: https://cloud.google.com/sdk/docs/install"
+        )
     (tmp_path / "token").write_text("a-token")
     with Compute() as server:
         for name, value in {
@@ -238,12 +257,98 @@ def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute
         yield server
 
 
+# Of each method of the API, by its reference.
+GCP_RIGHTS = {
+    r"GET .*/instanceGroupManagers/a-group": {"compute.instanceGroupManagers.get"},
+    r"POST .*/a-group/listManagedInstances": {"compute.instanceGroupManagers.get"},
+    r"POST .*/a-group/resize": {"compute.instanceGroupManagers.update"},
+    r"POST .*/a-group/deleteInstances": {"compute.instanceGroupManagers.update", "compute.instances.delete"},
+    r"(GET|POST) .*/operations/\w+(/wait)?": {"compute.zoneOperations.get"},
+}
+
+
 def test_gcloud(compute: Compute, permit: Permit) -> None:
     def settle() -> None:
         compute.actions = {name: "NONE" if was == "CREATING" else was for name, was in compute.actions.items()}
 
     drive(from_mapping(preset("gcp-mig")), permit, settle)
     assert compute.size == 3
+    assert needed(compute.asked, GCP_RIGHTS) == set(of("roles/gcp-controller.yaml")["includedPermissions"])
     with pytest.raises(ProvisionerError, match="was not found") as refused:
         wrong("gcp-mig", GROUP="another").list(permit)
     assert refused.value.code == "exit"
+
+
+def test_gcloud_makes_the_controller_s_role_of_its_file(compute: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", f"http://127.0.0.1:{compute.port}/")
+    file = EXAMPLES / "roles" / "gcp-controller.yaml"
+    words = ("iam", "roles", "create", "fleetController", "--project", "acme", "--file", str(file), "--quiet")
+    subprocess.run(["gcloud", *words], check=True, stdout=subprocess.DEVNULL, timeout=200)
+    assert (
+        compute.roles["fleetController"]["includedPermissions"] == of(file.relative_to(EXAMPLES))["includedPermissions"]
+    )
+
+
+@pytest.fixture
+def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureManager]:
+    """A cloud of its own, to which `az` is signed in by the managed identity of this machine."""
+    require("az", AZ)
+    authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with MetadataService("azure") as machine, AzureManager(tls) as manager:
+        machine.resource = manager.url
+        machine.token = jwt.encode({"tid": manager.TENANT, "oid": "an-object", "appid": "an-app"}, "k" * 32)
+        for name, value in {
+            **machine.environ(),
+            "AZURE_CONFIG_DIR": str(tmp_path / "azure"),
+            "AZURE_CORE_COLLECT_TELEMETRY": "false",
+            "REQUESTS_CA_BUNDLE": str(tmp_path / "ca.pem"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        az("cloud", "register", "--name", "here", "--endpoint-resource-manager", manager.url)
+        az("cloud", "set", "--name", "here")
+        az("login", "--identity")
+        yield manager
+        assert manager.tokens == {f"Bearer {machine.token}"}
+
+
+AZ = "pip install azure-cli, in an environment of its own, and put its directory on PATH"
+
+
+def az(*words: str) -> None:
+    subprocess.run(["az", *words], check=True, stdout=subprocess.DEVNULL, timeout=200)
+
+
+SCALE_SETS = "Microsoft.Compute/virtualMachineScaleSets"
+AZURE_RIGHTS: dict[str, set[str]] = {
+    r"GET /metadata/endpoints|GET /subscriptions": set(),
+    rf"GET .*/{SCALE_SETS}/[\w-]+": {f"{SCALE_SETS}/read"},
+    rf"PUT .*/{SCALE_SETS}/[\w-]+": {f"{SCALE_SETS}/write"},
+    rf"POST .*/{SCALE_SETS}/[\w-]+/delete": {
+        f"{SCALE_SETS}/delete/action",
+        f"{SCALE_SETS}/virtualMachines/delete",
+    },
+    rf"GET .*/{SCALE_SETS}/[\w-]+/virtualMachines": {f"{SCALE_SETS}/virtualMachines/read"},
+}
+
+
+def test_az(azure: AzureManager, permit: Permit) -> None:
+    def settle() -> None:
+        azure.states = {name: "Succeeded" if was == "Creating" else was for name, was in azure.states.items()}
+
+    drive(from_mapping(preset("azure-vmss")), permit, settle)
+    assert azure.size == 3
+    assert needed(azure.asked, AZURE_RIGHTS) == set(of("roles/azure-controller.json")["Actions"])
+    with pytest.raises(ProvisionerError, match="was not found") as refused:
+        wrong("azure-vmss", SCALE_SET="another").list(permit)
+    assert refused.value.code == "exit"
+
+
+def test_az_without_an_identity(permit: Permit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("az", AZ)
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path / "azure"))
+    monkeypatch.setenv("AZURE_CORE_COLLECT_TELEMETRY", "false")
+    with pytest.raises(ProvisionerError, match="az login") as refused:
+        from_mapping(preset("azure-vmss")).list(permit)
+    assert refused.value.code == "auth"
