@@ -49,7 +49,7 @@ class Findings:
         return "\n".join(lines)
 
 
-def examine(url_text: str, settings: Settings, *, create: bool = True) -> Findings:
+def examine(url_text: str, settings: Settings | None, *, create: bool = True) -> Findings:
     """Look at the machine, the credential, the driver and the database of a host.
 
     The database is asked only when nothing before it is wrong, and never for longer than it may take to connect and
@@ -57,12 +57,13 @@ def examine(url_text: str, settings: Settings, *, create: bool = True) -> Findin
 
     Args:
         url_text: The database.
-        settings: The host's settings.
+        settings: The host's settings; None, if they are wrong: then what does not depend on them.
         create: Make the tables of a SQLite database that has none, as the first worker does.
     """
     findings = Findings()
     findings.problems += _containment()
-    findings.problems += _credential(settings, findings.warnings)
+    if settings is not None:
+        findings.problems += _credential(settings, findings.warnings)
     try:
         url = StoreUrl.parse(url_text)
     except errors.ConfigError as error:
@@ -71,7 +72,7 @@ def examine(url_text: str, settings: Settings, *, create: bool = True) -> Findin
     missing_driver = list(_driver(url))
     shared_file = list(_network_file(url))
     findings.problems += missing_driver + shared_file
-    if not findings.problems:
+    if not findings.problems and settings is not None:
         findings.problems += _database(url_text, url, settings, create=create)
     return findings
 

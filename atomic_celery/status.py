@@ -18,6 +18,7 @@ from atomic_celery.store.reads import COUNT_BOUND
 if TYPE_CHECKING:
     from atomic_celery.store.hosts import Drain, Host
     from atomic_celery.store.reads import Depth, MessageView
+    from atomic_celery.store.roots import RootsInUse
     from atomic_celery.store.store import Store
 
 State = Literal["busy", "idle", "draining", "degraded", "stale"]
@@ -114,6 +115,8 @@ class FleetStatus:
     """The scaling signal, in the words that autoscalers read; `read` adds it."""
     last_hour: HourStatus | None = None
     """`read` adds it, too."""
+    roots: RootsInUse | None = None
+    """And these."""
 
 
 def read(store: Store) -> FleetStatus:
@@ -129,10 +132,10 @@ def read(store: Store) -> FleetStatus:
         hosts, drains, depths = store.hosts.list(), store.hosts.drains(), store.reads.depths()
         version = store.schema.version()
         signal = scaling.read(store, Policy.of(store.settings))
-        done = history.read(store, history.PERIODS["1h"])
+        done, roots = history.read(store, history.PERIODS["1h"]), store.roots.in_use()
     trouble.probe_write(store)
     seen = compose(now_ms, hosts, drains, depths, store=store, version=version)
-    return replace(seen, scaling=signal.document(), last_hour=_hour(done))
+    return replace(seen, scaling=signal.document(), last_hour=_hour(done), roots=roots)
 
 
 def compose(
@@ -267,6 +270,9 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
     yield f"{paint('hosts', 'faint')}     {len(status.hosts)}" + (f": {told}" if told else "")
     yield f"{paint('slots', 'faint')}     {busy} busy, {max(0, free)} free"
     yield f"{paint('wanted', 'faint')}    {status.scaling['desiredHosts']} hosts (demand {status.scaling['demand']})"
+    if (roots := status.roots) is not None:
+        running, paused = (tables.count(count, exact=roots.exact) for count in (roots.running, roots.paused))
+        yield f"{paint('roots', 'faint')}     {running} running, {paused} paused"
     oldest_ms = max((queue.oldest_ready_ms or 0 for queue in status.queues if queue.ready), default=None)
     yield f"{paint('messages', 'faint')}  " + ", ".join(
         (

@@ -15,6 +15,10 @@ from atomic_celery.fleet.running import run_until_signalled
 from atomic_celery.provisioners.loading import load
 
 EXIT_NOTHING_DECIDED = 1
+_ONLY_HERE = (
+    "warning: the database is a SQLite file, which hosts on other machines cannot open; "
+    "use PostgreSQL for a fleet of more than one machine"
+)
 
 
 @click.command()
@@ -40,7 +44,10 @@ def controller(ctx: click.Context, /, session: Session, named: str, once: bool, 
     session.choose(**policy)
     with trouble.bounded(session.store):
         session.store.schema.require()
-    made = Controller(session.store, load(named), Policy.of(session.settings), lines=session.lines)
+    provisioner, numbers = load(named), Policy.of(session.settings)
+    if session.store.dialect == "sqlite" and provisioner.kind != "local" and numbers.max_hosts > 1:
+        click.echo(_ONLY_HERE, err=True)
+    made = Controller(session.store, provisioner, numbers, lines=session.lines)
     if dry_run:
         reasons = made.look().reasons()
         session.output.document({"reasons": reasons}) if session.output.as_json else session.output.lines(reasons)

@@ -21,24 +21,38 @@ _LOOK_EVERY_S = 1.0
 @click.option("--follow", is_flag=True, help="Go on with new events, until interrupted; with --json, one a line.")
 @command
 def events(session: Session, kind: Kind | None, limit: int, follow: bool) -> None:
-    """Show fleet events, the latest last. The last 1000 are kept."""
-    past = _recorded(session, kind, limit)
+    """Show fleet events, the latest last. The last 1000 are kept.
+
+    What goes on with --follow outlives a database that is away for a while: that is said once, on stderr.
+    """
     if not follow:
-        _say(session, past)
+        _say(session, _recorded(session, kind, limit))
         return
-    for batch in _batches(session, kind, past):
-        for event in batch:
-            session.output.record(event) if session.output.as_json else session.output.line(_line(event))
+    for event in _as_they_come(session, kind, limit):
+        session.output.record(event) if session.output.as_json else session.output.line(_line(event))
 
 
-def _batches(session: Session, kind: Kind | None, past: Sequence[FleetEvent]) -> Iterator[Sequence[FleetEvent]]:
-    yield past
-    last = past[-1].id if past else 0
+def _as_they_come(session: Session, kind: Kind | None, limit: int) -> Iterator[FleetEvent]:
+    recorded = _recorded(session, kind, KEPT)
+    yield from recorded[-limit:]
+    while True:
+        # Not "what is above the last": who records at the same time as others may commit after them.
+        seen = {event.id for event in recorded}
+        recorded = _recorded_at_last(session, kind)
+        yield from (event for event in recorded if event.id not in seen)
+
+
+def _recorded_at_last(session: Session, kind: Kind | None) -> list[FleetEvent]:
+    """Look again after a moment, until the database answers."""
+    said = False
     while True:
         clock.pause(_LOOK_EVERY_S)
-        new = [event for event in _recorded(session, kind, KEPT) if event.id > last]
-        yield new
-        last = new[-1].id if new else last
+        try:
+            return _recorded(session, kind, KEPT)
+        except trouble.StoreTrouble as error:
+            if not said:
+                click.echo(str(error), err=True)
+            said = True
 
 
 def _recorded(session: Session, kind: Kind | None, limit: int) -> list[FleetEvent]:

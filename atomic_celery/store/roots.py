@@ -115,6 +115,17 @@ class Unfinished:
 _Roots = list[RootView]  # inside the class, list is a verb
 
 
+@dataclass(frozen=True, slots=True)
+class RootsInUse:
+    """How many roots use the database now, of those that have a row."""
+
+    running: int
+    """Not paused or cancelled, with a message that is unfinished; also those whose budget is spent."""
+    paused: int
+    exact: bool
+    """Whether all roots were looked at: else only the latest `COUNT_BOUND`."""
+
+
 class Roots(Noun):
     """The verbs of roots. Each is one transaction, and joins the caller's."""
 
@@ -215,6 +226,13 @@ class Roots(Noun):
         before_ms, before_id = before or (None, None)
         rows = self._many("list", state=state, before_ms=before_ms, before_id=before_id, limit=limit, bound=bound)
         return [_view(row) for row in rows]
+
+    def in_use(self, bound: int = COUNT_BOUND) -> RootsInUse:
+        """Count the roots that use the database now, among the latest *bound* and one more."""
+        row = self._one("in_use", bound=bound)
+        assert row is not None  # it counts
+        running, paused, looked_at = row
+        return RootsInUse(running, paused, looked_at <= bound)
 
     def unfinished(self, root_id: str, bound: int = COUNT_BOUND) -> Unfinished:
         """Count its unfinished messages, up to *bound*; also of a root without a row."""

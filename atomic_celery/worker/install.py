@@ -63,14 +63,19 @@ def install(worker: Any) -> None:
 
 
 def _checked(worker: Any) -> Settings:
+    settings, wrong = None, []
     try:
         settings = settings_of(worker.app.conf, worker.options)
+    except errors.ConfigError as error:
+        wrong.append(setup_check.Problem(str(error), "correct the setting that is named"))
+    try:
         findings = _choose(worker, settings)
     except errors.ConfigError as error:
         findings = setup_check.Findings([setup_check.Problem(str(error), "correct the setting that is named")])
+    findings.problems[:0] = wrong
     for warning in findings.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if findings.problems:
+    if settings is None or findings.problems:
         _give_up(findings)
     return settings
 
@@ -80,7 +85,7 @@ def _give_up(findings: setup_check.Findings) -> NoReturn:
     raise SystemExit(1)
 
 
-def _choose(worker: Any, settings: Settings) -> setup_check.Findings:
+def _choose(worker: Any, settings: Settings | None) -> setup_check.Findings:
     """Examine the broker's databases until one will do; the worker stays with that one, since its leases are there."""
     urls = worker._conninfo.alt
     if len(urls) < 2:

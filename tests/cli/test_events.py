@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
-from tests.cli.conftest import PATIENCE_S, CommandLine, World
+from atomic_celery.config import Settings
+from atomic_celery.store.store import open_store
+from tests.cli.conftest import PATIENCE_S, CommandLine, World, project
+from tests.support.postgres import PostgresServer
 
 
 def test_events_are_listed_the_latest_last(cli: CommandLine, world: World) -> None:
@@ -18,23 +25,66 @@ def test_events_are_listed_the_latest_last(cli: CommandLine, world: World) -> No
     assert [event["kind"] for event in cli.json("events", "--limit", "1")] == ["drain-asked"]
 
 
-def test_following_shows_each_event_once_as_it_comes(cli: CommandLine, world: World) -> None:
-    world.store.events.record("host-registered", host="h1")
+@contextmanager
+def following(cli: CommandLine, *words: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """Follow events; yield them as they come, and what stands on stderr with them."""
     with subprocess.Popen(
-        cli.command("atomic", "events", "--follow", "--json"),
+        cli.command("atomic", "events", "--follow", "--json", *words),
         cwd=cli.directory,
         env=cli.environment,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
             assert process.stdout is not None
-            seen = [json.loads(process.stdout.readline())["host"]]
-            for host in ("h2", "h3"):
-                world.store.events.record("host-left", host=host)
-                seen.append(json.loads(process.stdout.readline())["host"])
+            yield (json.loads(line) if line.startswith("{") else {"host": line} for line in process.stdout)
         finally:
             process.kill()
             process.wait(PATIENCE_S)
 
+
+def test_following_shows_each_event_once_as_it_comes(cli: CommandLine, world: World) -> None:
+    for host in ("h0", "h1"):
+        world.store.events.record("host-registered", host=host)
+    with following(cli, "--limit", "1") as events:
+        seen = [next(events)["host"]]
+        for host in ("h2", "h3"):
+            world.store.events.record("host-left", host=host)
+            seen.append(next(events)["host"])
+
     assert seen == ["h1", "h2", "h3"]
+
+
+def test_following_misses_none_that_is_committed_after_a_later_one(postgres_url: str, tmp_path: Path) -> None:
+    """Numbers are given when an event is recorded, and it is seen when its transaction ends."""
+    url = f"atomic+{postgres_url}"
+    with closing(open_store(url, Settings())) as store, closing(open_store(url, Settings())) as slow:
+        store.schema.migrate()
+        store.events.record("host-registered", host="first")
+        with following(project(tmp_path, url)) as events:
+            assert next(events)["host"] == "first"
+            with slow.transaction():
+                slow.events.record("host-left", host="slow")
+                store.events.record("host-left", host="quick")
+                assert next(events)["host"] == "quick"
+            assert next(events)["host"] == "slow"
+
+
+def test_following_outlives_a_restart_of_the_database(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    url = f"atomic+{own_postgres.create_database()}"
+    with closing(open_store(url, Settings())) as store:
+        store.schema.migrate()
+        store.events.record("host-registered", host="before")
+        with following(project(tmp_path, url)) as events:
+            assert next(events)["host"] == "before"
+            own_postgres.kill()
+            assert next(events)["host"].startswith("shared store unknown: ")
+            own_postgres.start()
+            store.events.record("host-left", host="after")
+            assert next(events)["host"] == "after"
+
+
+def test_events_of_a_database_that_is_away_end_with_1(tmp_path: Path) -> None:
+    run = project(tmp_path, "atomic+postgresql://me@127.0.0.1:1/db")("events", "--follow")
+    assert (run.returncode, run.stderr.splitlines()[0]) == (1, "shared store unknown")

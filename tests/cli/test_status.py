@@ -12,6 +12,7 @@ import pytest
 
 from atomic_celery import status, trouble
 from atomic_celery.config import Settings
+from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import open_store
 from atomic_celery.store.traffic import Sample
 from tests.cli.conftest import CommandLine, World, project
@@ -66,6 +67,20 @@ def test_the_age_of_the_first_in_line_counts_from_when_it_could_run(world: World
     [queue] = status.read(world.store).queues
 
     assert queue.oldest_ready_ms == 200_000
+
+
+def test_roots_that_use_the_database_are_counted(cli: CommandLine, world: World) -> None:
+    roots = world.store.roots
+    for name in ("busy", "itself", "paused", "over", "cancelled"):
+        roots.set(name, RootTerms(children=10))
+    world.publish("child", root_id="busy")
+    world.publish("itself", root_id="itself")
+    roots.turn("paused", "paused")
+    roots.turn("cancelled", "cancelled")
+
+    assert cli.json("status")["roots"] == {"running": 2, "paused": 1, "exact": True}
+    assert "roots     2 running, 1 paused" in cli("status").stdout
+    assert [roots.in_use(bound).exact for bound in (4, 5)] == [False, True]
 
 
 def test_a_count_that_stopped_says_at_least(world: World) -> None:

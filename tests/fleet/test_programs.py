@@ -137,6 +137,16 @@ def test_how_a_controller_ends(controllers: Controllers, words: tuple[str, ...],
     assert [name for _, name in controllers.calls()] == (["list"] if code == 0 else [])
 
 
+@pytest.mark.parametrize(("words", "warned"), [((), True), (("--max-hosts", "1"), False)])
+def test_a_fleet_of_several_machines_is_warned_of_a_database_that_they_cannot_open(
+    controllers: Controllers, words: tuple[str, ...], warned: bool
+) -> None:
+    run = controllers.cli("controller", "--provisioner", CLOUD, "--once", *words, env=controllers.environment)
+    sqlite = controllers.world.store.dialect == "sqlite"
+    assert ("hosts on other machines cannot open" in run.stderr) == (sqlite and warned)
+    assert run.returncode == 0
+
+
 def test_one_tick_of_a_second_controller_does_nothing_while_the_first_leads(controllers: Controllers) -> None:
     first = controllers.start()
     controllers.wait_until(lambda: controllers.leads(first), "the first leads")

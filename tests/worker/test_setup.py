@@ -181,6 +181,16 @@ def test_a_worker_whose_setup_is_incomplete_exits_1_and_says_why(fleet: Fleet) -
     assert "Traceback" not in worker.log
 
 
+def test_a_wrong_setting_hides_nothing_else_that_is_missing(fleet: Fleet) -> None:
+    url = f"atomic+postgresql+nodriver://me@127.0.0.1:{free_port()}/db"
+    worker = fleet.worker(options=("--prefix", "Wrong"), env={"TEST_BROKER": url}).start()
+    assert worker.wait() == 1
+    assert "prefix must be" in worker.log
+    assert "nodriver" in worker.log
+    assert worker.log.count("fix: ") == 2
+    assert "Traceback" not in worker.log
+
+
 def test_a_worker_without_tables_exits_1(postgres_url: str, tmp_path: Path) -> None:
     with closing(Fleet(postgres_url, tmp_path)) as fleet:
         worker = fleet.worker(options=("--prefix", "elsewhere")).start()

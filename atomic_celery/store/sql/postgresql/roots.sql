@@ -173,6 +173,19 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
  ORDER BY r.created_ms DESC, r.id DESC
  LIMIT :limit;
 
+-- name: in_use :one
+-- Of the latest roots: how many run, with a message that is unfinished, how many are paused, and how many were looked at.
+-- (A lateral join with a limit: an EXISTS may be planned as a hash of all messages.)
+SELECT count(unfinished.here) AS running,
+       count(*) FILTER (WHERE state = 'paused') AS paused,
+       count(*) AS looked_at
+  FROM (SELECT id, state FROM atomic_root ORDER BY created_ms DESC, id DESC LIMIT :bound + 1) AS latest
+  LEFT JOIN LATERAL (SELECT true AS here
+                       FROM ((SELECT FROM atomic_message WHERE root_id = latest.id AND root_id <> task_id LIMIT 1)
+                              UNION ALL
+                             (SELECT FROM atomic_message WHERE task_id = latest.id LIMIT 1)) AS message
+                      LIMIT 1) AS unfinished ON latest.state = 'running';
+
 -- name: view :one
 -- One root.
 SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state

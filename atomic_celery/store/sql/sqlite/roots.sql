@@ -148,6 +148,15 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
  ORDER BY r.created_ms DESC, r.id DESC
  LIMIT :limit;
 
+-- name: in_use :one
+-- Of the latest roots: how many run, with a message that is unfinished, how many are paused, and how many were looked at.
+SELECT count(*) FILTER (WHERE state = 'running' AND (
+           EXISTS (SELECT 1 FROM atomic_message WHERE root_id = latest.id AND root_id <> task_id)
+           OR EXISTS (SELECT 1 FROM atomic_message WHERE task_id = latest.id))) AS running,
+       count(*) FILTER (WHERE state = 'paused') AS paused,
+       count(*) AS looked_at
+  FROM (SELECT id, state FROM atomic_root ORDER BY created_ms DESC, id DESC LIMIT :bound + 1) AS latest;
+
 -- name: view :one
 -- One root.
 SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
