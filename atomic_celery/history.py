@@ -102,12 +102,13 @@ def read_all(store: Store, now_ms: int) -> list[History]:
 
 
 def _read(store: Store, periods: Sequence[Period], now_ms: int) -> list[History]:
-    begins = [_begins(period, now_ms) for period in periods]
+    begins = [begins_of(period, now_ms) for period in periods]
     wanted = [(each[0], period.width_s) for each, period in zip(begins, periods, strict=True)]
     return list(map(compose, periods, begins, store.traffic.read_each(wanted)))
 
 
-def _begins(period: Period, now_ms: int) -> list[int]:
+def begins_of(period: Period, now_ms: int) -> list[int]:
+    """Return when each part of a period up to *now_ms* begins, the oldest first."""
     width_ms = period.width_s * 1000
     last_ms = now_ms // width_ms * width_ms
     return [last_ms - back * width_ms for back in range(period.part_count - 1, -1, -1)]

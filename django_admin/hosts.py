@@ -9,12 +9,14 @@ from django.http import HttpRequest
 
 from atomic_celery import operations, status
 from atomic_celery.status import HostStatus
+from atomic_celery.store.fleet_events import FleetEvent
 from atomic_celery.store.searches import HeldView
 from atomic_celery.store.store import Store
 from django_admin.actions import Action, Asked, Field, Outcome, outcome_of
 from django_admin.events import told
 from django_admin.pages import Context, FleetPage, filters, pager
 
+EVENTS_SHOWN = 20
 PAGE_SIZE = 100
 
 Held = tuple[HeldView, int, int]
@@ -96,13 +98,24 @@ class HostPage(FleetPage):
         return {
             "host": host,
             "held": _held(store, [key]),
-            "rows": told(store, store.events.list(host=key, limit=20)),
+            "rows": told(store, _events(store, host)),
         }
 
 
 def _status(store: Store) -> Sequence[HostStatus]:
     now_ms, hosts, drains = store.now_ms(), store.hosts.list(), store.hosts.drains()
     return status.compose(now_ms, hosts, drains, (), store=store, version=None).hosts
+
+
+def _events(store: Store, host: HostStatus) -> list[FleetEvent]:
+    """Read what happened to a host last, and to its instance: that is what a controller knows."""
+    instance = host.provider_id or host.id
+    about = (
+        store.events.list(host=host.id, limit=EVENTS_SHOWN),
+        store.events.list(instance=instance, limit=EVENTS_SHOWN),
+    )
+    found = {event.id: event for events in about for event in events}
+    return [found[event_id] for event_id in sorted(found, reverse=True)[:EVENTS_SHOWN]]
 
 
 def _matches(host: HostStatus, wanted: dict[str, str]) -> bool:

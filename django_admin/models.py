@@ -175,6 +175,7 @@ class Term(FleetModel):
 
     class Meta(FleetModel.Meta):
         db_table = _table("term")
+        verbose_name_plural = "controller and terms"
         permissions = (("operate_term", "Can end the term of whoever leads"),)
 
     def __str__(self) -> str:

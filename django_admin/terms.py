@@ -1,4 +1,4 @@
-"""Terms: who leads, since when, making way for somebody else; and what the fleet's controller has planned."""
+"""The fleet's controller: who leads it, what was planned and why, how large the fleet was; and all other terms."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from urllib.parse import unquote
 
 from django.http import HttpRequest
 
-from atomic_celery import operations
+from atomic_celery import history, operations
 from atomic_celery.fleet.controller import TERM
+from atomic_celery.fleet.memory import Memory
 from atomic_celery.store.store import Store
+from django_admin import charts, models
 from django_admin.actions import Action, Asked, Outcome, outcome_of
 from django_admin.pages import Context, FleetPage
 
 _LOOKED_BACK_MS = 600_000
+_LATE_AFTER_MS = 60_000
+"""A plan that is older than some ticks is not what goes on now."""
+_FIRST_PERIOD = "1h"
 
 
 def _resign(store: Store, asked: Asked) -> Outcome:
@@ -30,7 +35,7 @@ class TermPage(FleetPage):
 
     name = "terms"
     noun = "term"
-    title = "Terms"
+    title = "Controller and terms"
     steers = (
         Action(
             name="resign",
@@ -42,14 +47,41 @@ class TermPage(FleetPage):
     )
 
     def look(self, request: HttpRequest, store: Store) -> Context:
-        """Read the terms."""
+        """Read the terms, and what the fleet's controller has left."""
         names = {host.id: host.name for host in store.hosts.list()}
         terms = store.terms.list()
-        now_ms, plan = store.now_ms(), store.controllers.load(TERM)
-        samples = store.controllers.samples(now_ms - _LOOKED_BACK_MS)
         return {
             "rows": [(term, names.get(term.holder)) for term in terms],
-            "plan": plan,
-            "planned_ago_ms": None if plan is None else now_ms - plan.ticked_ms,
-            "sample": samples[-1] if samples else None,
+            "leads": next((term for term in terms if term.name == TERM and term.left_ms > 0), None),
+            "was_led": any(term.name == TERM for term in terms),
+            "events_url": self.address_of(request, models.FleetEvent),
+            **_planned(store),
+            **_size(store, request.GET.get("period", _FIRST_PERIOD)),
         }
+
+
+def _planned(store: Store) -> Context:
+    now_ms, plan = store.now_ms(), store.controllers.load(TERM)
+    if plan is None:
+        return {"plan": None}
+    memory, ago_ms = Memory.of(plan.memory), now_ms - plan.ticked_ms
+    return {
+        "plan": plan,
+        "planned_ago_ms": ago_ms,
+        "is_late": ago_ms > _LATE_AFTER_MS,
+        "provider_failures": memory.provider_failures,
+        "retry_in_ms": memory.provider_retry_ms - now_ms,
+    }
+
+
+def _size(store: Store, name: str) -> Context:
+    now_ms = store.now_ms()
+    period = history.PERIODS.get(name, history.PERIODS[_FIRST_PERIOD])
+    [begun_ms, *_] = history.begins_of(period, now_ms)
+    samples = store.controllers.samples(now_ms - _LOOKED_BACK_MS)
+    return {
+        "period": period,
+        "periods": list(history.PERIODS),
+        "chart": charts.size(period, begun_ms, store.controllers.sizes(begun_ms, period.width_s)),
+        "sample": samples[-1] if samples else None,
+    }

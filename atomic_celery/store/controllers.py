@@ -41,6 +41,16 @@ class Sample:
     idle_slots: int
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The most hosts that there were, and were to be, in a span of time that begins then."""
+
+    begun_ms: int
+    desired_hosts: int
+    hosts: int
+    instances: int
+
+
 class Controllers(Noun):
     """The memory of fleet controllers."""
 
@@ -77,3 +87,10 @@ class Controllers(Noun):
     def samples(self, since_ms: int) -> list[Sample]:
         """Return the samples since *since_ms*, the first first; at most one a minute for seven days."""
         return [Sample(*row) for row in self._many("samples", since_ms=since_ms)]
+
+    def sizes(self, since_ms: int, width_s: int) -> list[Size]:
+        """Return how large the fleet was since then, in spans of *width_s*; unknown ones are missing.
+
+        A span has the most of each number: two of them need not have been at the same time.
+        """
+        return [Size(*row) for row in self._many("sizes", since_ms=since_ms, width_ms=width_s * 1000)]

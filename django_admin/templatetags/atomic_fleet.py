@@ -24,13 +24,36 @@ def span(duration_ms: float | None) -> str:
 
 
 @register.filter
+def seconds(duration_s: float) -> str:
+    """Write seconds in their two largest units."""
+    return tables.span(duration_s * 1000)
+
+
+@register.filter
 def moment(at_ms: int | None) -> str:
-    """Write a database timestamp in the site's time zone, to the second."""
-    if at_ms is None:
-        return tables.NOTHING
-    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc)
-    at = django_timezone.localtime(at) if django_timezone.is_aware(at) else at
-    return f"{date_format(at, 'Y-m-d')} {at:%H:%M:%S}"
+    """Write a database timestamp in the site's time zone, to the second: ``2026-12-01 03:00:00 UTC``."""
+    return tables.NOTHING if at_ms is None else f"{_date(at := _local(at_ms))} {at:%H:%M:%S %Z}"
+
+
+@register.filter
+def minute(at_ms: int) -> str:
+    """Write one to the minute, and without the zone: where another one stands next to it."""
+    return f"{_date(at := _local(at_ms))} {at:%H:%M}"
+
+
+def _local(at_ms: int) -> datetime:
+    at: datetime = django_timezone.localtime(datetime.fromtimestamp(at_ms / 1000, timezone.utc))
+    return at
+
+
+def _date(at: datetime) -> str:
+    return str(date_format(at, "Y-m-d"))
+
+
+@register.filter
+def zone(at_ms: int) -> str:
+    """Write the time zone that a timestamp is shown in."""
+    return f"{_local(at_ms):%Z}"
 
 
 @register.filter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +11,9 @@ from celery import Celery
 
 from atomic_celery import operations
 from atomic_celery.config import Settings
+from atomic_celery.fleet.controller import TERM
 from atomic_celery.store import open_store
+from atomic_celery.store.controllers import Sample as Size
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from atomic_celery.store.traffic import Sample
@@ -26,6 +29,7 @@ SHOTS = (
     ("hosts", "host/", "dark", DESK),
     ("roots", "root/", "light", DESK),
     ("messages", "message/", "light", DESK),
+    ("controller", "term/", "light", DESK),
     ("message-phone", "message/?state=dead", "dark", PHONE),
 )
 
@@ -46,12 +50,17 @@ def _live(app: Celery, store: Store, directory: Path) -> None:
     app.send_task("shop.pay", args=[4711], countdown=3600)
     crashed = store.reads.messages()[0].id
     operations.bury(store, [crashed], reason="its process was killed by signal 9, five times", asked_by="w1@test")
+    store.terms.begin(TERM, "controllers-1/17/6f1c", 3_600_000)
+    reasons = ["more than 4 have been waiting for 24s, 7 of 9 hosts → add 2"]
+    store.controllers.keep(TERM, {}, {"reasons": reasons, "holder": "controllers-1/17/6f1c", "provisioner": "aws-asg"})
     now_ms = store.now_ms()
     for minute in range(60):
         store.at(now_ms - minute * 60_000)
         count = 40 + (minute * 7919) % 23
         ended = [Sample("succeeded", 9, count, 300 * count), Sample("failed", 8, minute % 3, 200)]
         store.traffic.add("host", [*ended, Sample("waited", 6, count, 45 * count)])
+        wanted, there = (round(5 + 4 * math.cos((minute + late) / 9)) for late in (0, 9))
+        store.controllers.add_sample(Size(0, wanted, there, max(wanted, there), 4 * wanted, 9, 4 * there, 4 * there, 0))
     store.at(None)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.admin_site.running import Site
 from tests.support.postgres import Postgres
 
-TESTS = 40
+TESTS = 52
 
 pytestmark = pytest.mark.timeout(300)  # each runs manage.py many times
 

@@ -15,7 +15,10 @@ from playwright.sync_api import Browser, expect
 
 from atomic_celery import operations
 from atomic_celery.config import Settings
+from atomic_celery.fleet.controller import TERM
+from atomic_celery.fleet.memory import Memory
 from atomic_celery.store import open_store
+from atomic_celery.store.controllers import Sample
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
@@ -323,6 +326,78 @@ def test_a_term_is_ended(scene: Scene, visit: Visit) -> None:
     page.get_by_role("button", name="End term").click()
     assert "Ended 1 term: a leader." in visitor.said()
     assert not scene.store.terms.renew("a leader", fence or 0, 60_000)
+
+
+@pytest.fixture
+def controlled(scene: Scene) -> Iterator[Scene]:
+    """The same with a controller that has led for a while, stopped, and left a plan."""
+    now_ms = scene.store.now_ms()
+    for minute in range(50):
+        wanted = minute % 7
+        scene.store.at(now_ms - (minute + (minute > 20) * 5) * 60_000)
+        scene.store.controllers.add_sample(Sample(0, wanted, wanted // 2, wanted, 4 * wanted, 0, 0, 0, 0))
+    scene.store.at(now_ms - 120_000)
+    scene.store.terms.begin(TERM, "c-1", 20_000)
+    document = {"reasons": ["3 idle above target, oldest idle 312 s → drain host-7"], "holder": "c-1"}
+    memory = Memory(provider_failures=2, provider_retry_ms=now_ms + 60_000).document()
+    scene.store.controllers.keep(TERM, memory, document)
+    scene.store.at(None)
+    return scene
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_chart_of_the_fleets_size(controlled: Scene, visit: Visit, scheme: str, size: dict[str, int]) -> None:
+    """Its bars and its line stand out, and its table is opened by a key and stays open."""
+    visitor = visit(color_scheme=scheme, viewport=size)
+    visitor.page.clock.install()
+    page = visitor.go("term/")
+    expect(page.get_by_text("nobody leads")).to_be_visible()
+    expect(page.locator(".fleet-trouble")).to_contain_text("failed 2 times in a row")
+    chart = page.get_by_role("img", name=re.compile("Hosts over the last 1h: at most 6"))
+    bars = chart.locator(".fleet-bar-there").count()
+    assert bars >= 50
+    shown = chart.bounding_box()
+    assert shown is not None
+    assert shown["width"] > 250
+    for ticks in ("most", "ticks"):
+        label = page.locator(f"#fleet-controller ~ figure .fleet-{ticks}")
+        expect(label).to_be_visible()
+        assert float(label.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")) >= 12
+    for drawn, paint in (
+        (".fleet-bar-there", "fill"),
+        (".fleet-bar-listed", "stroke"),
+        (".fleet-line-wanted", "stroke"),
+    ):
+        assert chart.locator(drawn).first.evaluate(_CONTRAST, paint) >= 3, drawn
+    page.locator("#fleet-table-size summary").focus()
+    page.keyboard.press("Enter")
+    rows = page.locator("#fleet-table-size tbody tr")
+    expect(rows).to_have_count(bars)
+    expect(rows.first).to_be_visible()
+    assert visitor.violations() == []
+    assert visitor.overflow_px() <= 0
+    controlled.store.controllers.keep(TERM, Memory().document(), {"reasons": ["another plan"], "holder": "c-1"})
+    page.clock.run_for(10_000)
+    expect(page.get_by_text("another plan")).to_be_visible()
+    expect(rows.first).to_be_visible()
+    expect(page.locator("#fleet-table-size summary")).to_be_focused()
+    page.get_by_role("link", name="7d").click()
+    expect(page.get_by_role("img", name=re.compile("Hosts over the last 7d"))).to_be_visible()
+    assert visitor.violations() == []
+
+
+_CONTRAST = """(drawn, paint) => {
+  const light = (color) => {
+    const [r, g, b] = color.match(/[0-9.]+/g).map((part) => part / 255)
+      .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const below = getComputedStyle(drawn.closest("svg")).backgroundColor;
+  const [one, other] = [getComputedStyle(drawn)[paint], below].map(light);
+  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+}"""
+"""How well something drawn stands out from its chart, as the guidelines for accessibility count it."""
 
 
 def test_everything_works_without_javascript(busy: Scene, visit: Visit) -> None:

@@ -8,6 +8,7 @@
   const pause = line.querySelector("[data-live-pause]");
   const every = Number(part.dataset.everyMs);
   const address = part.dataset.live + (part.dataset.query ? "?" + part.dataset.query : "");
+  const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
   let paused = false;
   let shown = null;
 
@@ -21,14 +22,19 @@
     shown = html;
     const chosen = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
     const at = part.contains(document.activeElement) ? document.activeElement : null;
+    const place = [...part.querySelectorAll(FOCUSABLE)].indexOf(at);
     const focused = at && (at.id ? "#" + CSS.escape(at.id) : at.getAttribute("href") ? `a[href="${CSS.escape(at.getAttribute("href"))}"]` : null);
-    const scrolled = [...part.querySelectorAll(".fleet-scroll")].map((box) => box.scrollLeft);
+    const opened = [...part.querySelectorAll("details[open]")].map((table) => table.id);
+    const scrolled = [...part.querySelectorAll(".fleet-scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
     part.innerHTML = html;
+    for (const table of part.querySelectorAll("details")) table.open = opened.includes(table.id);
     for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = chosen.has(box.value);
     part.querySelectorAll(".fleet-scroll").forEach((box, place) => {
-      box.scrollLeft = scrolled[place] || 0;
+      [box.scrollLeft, box.scrollTop] = scrolled[place] || [0, 0];
     });
-    if (focused) part.querySelector(focused)?.focus({ preventScroll: true });
+    // What has neither a name nor an address is where it was: a table that scrolls, what opens one.
+    const again = focused ? part.querySelector(focused) : part.querySelectorAll(FOCUSABLE)[place];
+    again?.focus({ preventScroll: true });
   };
 
   const selecting = () => {

@@ -28,3 +28,11 @@ SELECT at_ms, desired_hosts, hosts, instances, demand, queue_depth, running, bus
   FROM atomic_fleet_sample
  WHERE at_ms >= :since_ms
  ORDER BY at_ms;
+
+-- name: sizes :many
+-- The most that there were, or were to be, in each span of a width since some time, the first first.
+SELECT at_ms / :width_ms * :width_ms AS begins_ms, max(desired_hosts), max(hosts), max(instances)
+  FROM atomic_fleet_sample
+ WHERE at_ms >= :since_ms
+ GROUP BY begins_ms
+ ORDER BY begins_ms;
