@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event
 from atomic_celery.config import Settings
 from atomic_celery.store import credentials
 from atomic_celery.store.connection import Connection
+from atomic_celery.store.database_file import DatabaseFile
 from atomic_celery.store.sessions import Sessions
 from atomic_celery.store.urls import StoreUrl
 from atomic_celery.store.watchdog import Watch
@@ -25,7 +26,9 @@ FindWatch = Callable[[], Watch | None]
 """Return the deadline of the calling thread."""
 
 
-def build_engine(url: StoreUrl, settings: Settings, sessions: Sessions, find_watch: FindWatch) -> Engine:
+def build_engine(
+    url: StoreUrl, settings: Settings, sessions: Sessions, find_watch: FindWatch, file: DatabaseFile | None
+) -> Engine:
     """Build an engine; nothing is opened yet.
 
     Raises:
@@ -51,6 +54,8 @@ def build_engine(url: StoreUrl, settings: Settings, sessions: Sessions, find_wat
     def open_session(driver: Any, record: Any) -> None:
         record.info[_KEY] = sessions.open(driver, find_watch())
 
+    if file is not None:
+        _stay_with(file, engine)
     return engine
 
 
@@ -75,6 +80,16 @@ def _connect_arguments(url: StoreUrl, settings: Settings) -> dict[str, Any]:
         # Several statements in one message and PREPARE by name need values put in on our side.
         arguments |= {"cursor_factory": ClientCursor, "autocommit": True, "prepare_threshold": None}
     return arguments
+
+
+def _stay_with(file: DatabaseFile, engine: Engine) -> None:
+    @event.listens_for(engine, "do_connect")
+    def require(*_: Any) -> None:
+        file.require()  # SQLite would make a new one
+
+    @event.listens_for(engine, "connect")
+    def note(*_: Any) -> None:
+        file.note()
 
 
 def _bound_connecting(engine: Engine, settings: Settings, find_watch: FindWatch) -> None:

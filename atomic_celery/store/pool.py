@@ -20,6 +20,7 @@ from atomic_celery import errors
 from atomic_celery.config import Settings
 from atomic_celery.store import forking
 from atomic_celery.store.connection import Connection
+from atomic_celery.store.database_file import DatabaseFile
 from atomic_celery.store.engine import build_engine, session_of
 from atomic_celery.store.failures import translate
 from atomic_celery.store.sessions import PostgresSessions, Sessions, SqliteSessions
@@ -45,11 +46,14 @@ class Pool:
     def __init__(self, url: StoreUrl, settings: Settings, statements: Statements) -> None:
         self._url, self._settings, self._statements = url, settings, statements
         self.patience_s = settings.statement_timeout_s
+        self._file = None if url.path is None else DatabaseFile(url.path)
         self._begin_afresh()
         _pools.add(self)
 
     def take(self) -> PoolProxiedConnection:
         """Take a connection out, or a new one; none that is known to have gone. `close` gives it back."""
+        if self._file is not None:
+            self._file.require_now_and_then()
         pooled = self._engine.raw_connection()
         while session_of(pooled).stale():
             pooled.invalidate()
@@ -102,7 +106,7 @@ class Pool:
             with self._building:
                 if self._lazy_engine is None:
                     self._lazy_engine = build_engine(
-                        self._url, self._settings, self._sessions(), lambda: self.mine.watch
+                        self._url, self._settings, self._sessions(), lambda: self.mine.watch, self._file
                     )
         return self._lazy_engine
 
