@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from atomic_celery.config import Settings
-from atomic_celery.errors import StoreError
+from atomic_celery.errors import StoreError, StoreUnavailable
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder, Lane, NewMessage
@@ -91,3 +92,11 @@ def test_a_forgotten_setting_is_told(store: Store, url: str) -> None:
     with pytest.raises(StoreError, match="in transaction mode set atomic_notify = False"):
         publish_from_two_connections()
     hopeful.close()
+
+
+def test_a_parameter_that_the_pooler_does_not_know_is_named(url: str) -> None:
+    with (
+        closing(open_store(f"{url}?options=-c%20statement_timeout%3D1000", Settings(notify=False))) as store,
+        pytest.raises(StoreUnavailable, match="unsupported startup parameter: options"),
+    ):
+        store.schema.version()

@@ -15,6 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 ACCESS_KEY, SECRET_KEY, SESSION = "ASIATESTTESTTEST", "an-aws-secret-key", "an-aws-session-token"
 
+INSTANCE = {"aws": "i-0123456789abcdef0", "azure": "7", "gcp": "worker-x1y2"}
+"""How each cloud calls this machine."""
+
 
 class MetadataService:
     """One cloud's, on a port of this machine; counts what is asked, and says what `token` is."""
@@ -42,9 +45,14 @@ class MetadataService:
         """How often a token, or the credentials that sign one, were asked for."""
         return sum("token?" in path or path.endswith("/a-role") for path in self.asked)
 
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
     def environ(self) -> dict[str, str]:
         """What leads a vendor's library here, and away from any identity that this machine may have."""
-        address = f"127.0.0.1:{self._server.server_port}"
+        address = self.url.removeprefix("http://")
         return {
             "aws": {
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}",
@@ -67,6 +75,8 @@ class MetadataService:
             return 200, "an-imds-session"
         if headers.get("X-aws-ec2-metadata-token") != "an-imds-session":
             return 401, ""
+        if url.path == "/latest/meta-data/instance-id":
+            return 200, INSTANCE["aws"]
         if url.path.endswith("/security-credentials/"):
             return 200, "a-role"
         if url.path.endswith("/security-credentials/a-role"):
@@ -85,6 +95,8 @@ class MetadataService:
     def _gcp(self, _method: str, url: Any, headers: Any) -> tuple[int, str]:
         if headers.get("Metadata-Flavor") != "Google":
             return 403, "Missing Metadata-Flavor:Google header."
+        if url.path == "/computeMetadata/v1/instance/name":
+            return 200, INSTANCE["gcp"]
         account = "/computeMetadata/v1/instance/service-accounts/"
         if url.path in (f"{account}default/", f"{account}worker@acme.iam.gserviceaccount.com/"):
             return 200, json.dumps(
@@ -97,6 +109,9 @@ class MetadataService:
         return (200, "acme") if url.path in ("", "/", "/computeMetadata/v1/project/project-id") else (404, "")
 
     def _azure(self, _method: str, url: Any, headers: Any) -> tuple[int, str]:
+        if url.path == "/metadata/instance/compute/resourceId" and headers.get("Metadata") == "true":
+            group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/workers"
+            return 200, f"{group}/virtualMachines/{INSTANCE['azure']}"
         if url.path != "/metadata/identity/oauth2/token":
             return 404, "{}"
         asked = parse_qs(url.query)
