@@ -58,7 +58,7 @@ class Progress:
     started: int
     """How many tasks of it have begun since it was declared; however often one is retried or runs again, it is one."""
     finished: int
-    """How many of them have come to an end, or were put aside as dead."""
+    """How many of them have come to an end, or were put aside as dead; at most so many, if over 10 000 begin again."""
     unfinished: int
     running: int
     delayed: int

@@ -36,7 +36,11 @@ class Course:
     """How far a root has come, and when it may be done."""
 
     done: int
+    done_at_most: bool
+    """Whether fewer may be."""
     all: int
+    all_at_least: bool
+    """Whether there may be more."""
     eta_ms: int | None
 
 
@@ -148,8 +152,10 @@ class RootPage(FleetPage):
 def course(root: RootView) -> Course:
     """Say how far a root has come, and when it is done if it goes on like that; not while some wait for their time."""
     done, left = root.finished, root.running + root.waiting + root.delayed
-    going = root.state == "running" and done and left and not root.delayed
-    return Course(done, done + left, round(root.ran_ms / done * left) if going else None)
+    at_least = not root.exact or max(root.waiting, root.delayed) > MOST_COUNTED
+    going = root.state == "running" and done and left and not root.delayed and not at_least
+    eta_ms = round(root.ran_ms / done * left) if going else None
+    return Course(done, not root.exact, done + left, at_least, eta_ms)
 
 
 def spent(root: RootView) -> list[tuple[str, float, float]]:

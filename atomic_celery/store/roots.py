@@ -65,9 +65,9 @@ class RootView:
     started: int
     """How many of its messages have begun; one that begins again, or whose task is retried, is still the same."""
     waiting_again: int
-    """How many of those wait at its gate, to begin again."""
+    """How many of those wait at its gate, to begin again, up to the bound."""
     retrying: int
-    """How many of them wait for the time of their retry."""
+    """How many of them wait for the time of their retry, up to the bound."""
     delayed: int
     """Messages that wait for their time, whether they have begun before or not, up to the bound."""
     budget_children: int | None
@@ -83,10 +83,12 @@ class RootView:
     changed_ms: int
     cancel_until_ms: int | None
     """Until when what runs of a cancelled one may end by itself."""
+    exact: bool
+    """Whether no more than the bound wait to begin again, or for a retry: else fewer have `finished` than it says."""
 
     @property
     def finished(self) -> int:
-        """How many have come to an end, or were put aside as dead."""
+        """How many have come to an end, or were put aside as dead; at most so many, if that is not `exact`."""
         return max(0, self.started - self.running - self.waiting_again - self.retrying)
 
     @property
@@ -271,4 +273,9 @@ class Roots(Noun):
 
 def _view(row: Row) -> RootView:
     values: dict[str, Any] = dict(zip(RootView.__dataclass_fields__, row, strict=True))
-    return RootView(**{**values, "declared": bool(values["declared"]), "labels": json.loads(values["labels"])})
+    said = {
+        "declared": bool(values["declared"]),
+        "labels": json.loads(values["labels"]),
+        "exact": bool(values["exact"]),
+    }
+    return RootView(**{**values, **said})

@@ -179,6 +179,27 @@ def test_new_children_and_old_ones_share_what_may_run(desk: Desk, alice: Host, b
     assert (view.started, view.finished, view.running, view.waiting) == (4, 4, 0, 5)
 
 
+@pytest.mark.parametrize("retried", [False, True])
+def test_counts_of_what_begins_again_stop_at_the_bound(desk: Desk, alice: Host, retried: bool) -> None:
+    desk.store.roots.set("r", RootTerms())
+    children(desk, "r", 5)
+    ended, *again = alice.claim()
+    desk.messages.complete([ended.held])
+    if retried:
+        for each in again:
+            desk.messages.supersede(each.held, desk.new(task_id=each.task_id, root_id="r", due_ms=desk.now_ms + 1000))
+        desk.messages.complete([each.held for each in again])
+    else:
+        desk.messages.release([each.held for each in again])
+
+    def counted(bound: int) -> tuple[int, int, int, bool]:
+        [view] = desk.store.roots.list(bound=bound)
+        return view.waiting_again, view.retrying, view.finished, view.exact
+
+    assert counted(4) == ((0, 4) if retried else (4, 0)) + (1, True)
+    assert counted(2) == ((0, 3) if retried else (3, 0)) + (2, False)
+
+
 def test_what_began_before_there_was_a_row_is_counted_with_it(desk: Desk, alice: Host) -> None:
     desk.publish(task_id="later", root_id="r", due_ms=desk.now_ms + 5000)
     children(desk, "r", 6)

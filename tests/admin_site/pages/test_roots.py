@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 from django.contrib.admin.utils import quote
 from django.utils.html import escape
@@ -60,6 +61,21 @@ class Roots(FleetCase):
         assert "2 of 5</dd>" in with_later  # and nobody knows when that one is done
         assert "2 of 4, done in about 1m<" in one
         assert "2/4" in all_
+
+    def test_where_counting_stops_a_course_says_so(self) -> None:
+        self.declare("r")
+        for number in range(5):
+            self.publish(task_id=f"t{number}", root_id="r")
+        with self.here() as store, mock.patch("django_admin.roots.MOST_COUNTED", 2):
+            assert "> 0/3+</td>" in self.see("root")
+            store.hosts.register(host())
+            begun = [
+                store.limits.admit(HOLDER, store.limits.survey([Lane(self.queue_id, 0)], 1).gated[:1], 30_000)[0].held
+                for _ in range(5)
+            ]
+            store.messages.complete(begun[:1])
+            store.messages.release(begun[1:])
+            assert "> ≤ 2/5+</td>" in self.see("root")
 
     def test_roots_have_pages(self) -> None:
         for number in range(60):

@@ -65,6 +65,7 @@ CREATE UNIQUE INDEX atomic_message_unique ON atomic_message (unique_key) WHERE u
 CREATE INDEX atomic_message_limit ON atomic_message (limit_id) WHERE limit_id IS NOT NULL;
 CREATE INDEX atomic_message_later ON atomic_message (root_limit_id)
  WHERE root_limit_id IS NOT NULL AND (again OR due_ms IS NOT NULL);
+CREATE INDEX atomic_message_again ON atomic_message (root_limit_id) WHERE root_limit_id IS NOT NULL AND again;
 CREATE INDEX atomic_message_child ON atomic_message (root_id, id) WHERE root_id <> task_id;
 
 -- The highest fence under which each publisher has stored something: who got no answer looks here.

@@ -115,8 +115,8 @@ SELECT root.id FROM atomic_claim AS claim
  WHERE claim.message_id = :message_id AND claim.fence = :fence AND claim.lease_until_ms > {now_ms};
 
 -- name: list :many
--- Roots, the latest first; counts of what waits stop at *bound*, but not of what has begun before: how many have
--- finished is told from it.
+-- Roots, the latest first; counts of what waits stop at *bound*. *exact*: those of what has begun before did not, from
+-- which it is told how many have finished.
 SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
             WHEN NOT l.is_open OR l.closes_ms <= {now_ms} OR l.started >= l.quota THEN 'budget_exceeded'
             ELSE 'running' END AS state, r.declared, r.labels, r.max_running,
@@ -127,18 +127,20 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
        l.started,
-       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
        (SELECT count(*)
-          FROM atomic_message AS m
-          JOIN atomic_delayed AS d ON d.message_id = m.id
-         WHERE m.root_limit_id = r.limit_id AND (m.again OR m.due_ms IS NOT NULL) AND m.again) AS retrying,
+          FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id AND again LIMIT :bound + 1) AS capped) AS waiting_again,
+       (SELECT count(*)
+          FROM (SELECT id FROM atomic_message WHERE root_limit_id = r.limit_id AND again LIMIT :bound + 1) AS capped
+          JOIN atomic_delayed AS d ON d.message_id = capped.id) AS retrying,
        (SELECT count(*)
           FROM (SELECT id FROM atomic_message
                  WHERE root_limit_id = r.limit_id AND (again OR due_ms IS NOT NULL)
                  LIMIT :bound + 1) AS later
           JOIN atomic_delayed AS d ON d.message_id = later.id) AS delayed,
        r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
-       r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
+       r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms,
+       NOT EXISTS (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id AND again LIMIT 1 OFFSET :bound)
+       AND NOT EXISTS (SELECT 1 FROM atomic_message WHERE root_limit_id = r.limit_id AND again LIMIT 1 OFFSET :bound) AS exact
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id
  WHERE (:before_ms IS NULL OR (r.created_ms, r.id) < (:before_ms, :before_id))
@@ -169,18 +171,20 @@ SELECT r.id, CASE WHEN r.state <> 'running' THEN r.state
        (SELECT count(*)
           FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id LIMIT :bound + 1) AS capped) AS waiting,
        l.started,
-       (SELECT count(*) FROM atomic_gated WHERE root_limit_id = r.limit_id AND again) AS waiting_again,
        (SELECT count(*)
-          FROM atomic_message AS m
-          JOIN atomic_delayed AS d ON d.message_id = m.id
-         WHERE m.root_limit_id = r.limit_id AND (m.again OR m.due_ms IS NOT NULL) AND m.again) AS retrying,
+          FROM (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id AND again LIMIT :bound + 1) AS capped) AS waiting_again,
+       (SELECT count(*)
+          FROM (SELECT id FROM atomic_message WHERE root_limit_id = r.limit_id AND again LIMIT :bound + 1) AS capped
+          JOIN atomic_delayed AS d ON d.message_id = capped.id) AS retrying,
        (SELECT count(*)
           FROM (SELECT id FROM atomic_message
                  WHERE root_limit_id = r.limit_id AND (again OR due_ms IS NOT NULL)
                  LIMIT :bound + 1) AS later
           JOIN atomic_delayed AS d ON d.message_id = later.id) AS delayed,
        r.budget_children, r.budget_cost, r.budget_tokens, r.budget_ms, r.warn_at_percent,
-       r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms
+       r.spent_cost, r.spent_tokens, r.ran_ms + CASE WHEN r.resumed_ms IS NULL THEN 0 ELSE {now_ms} - r.resumed_ms END AS ran_ms, r.created_ms, r.changed_ms, r.cancel_until_ms,
+       NOT EXISTS (SELECT 1 FROM atomic_gated WHERE root_limit_id = r.limit_id AND again LIMIT 1 OFFSET :bound)
+       AND NOT EXISTS (SELECT 1 FROM atomic_message WHERE root_limit_id = r.limit_id AND again LIMIT 1 OFFSET :bound) AS exact
   FROM atomic_root AS r
   JOIN atomic_limit AS l ON l.id = r.limit_id
  WHERE r.id = :id;
