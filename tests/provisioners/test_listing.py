@@ -7,6 +7,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atomic_celery.errors import ProvisionerError
 from atomic_celery.fleet.provisioner import Instance
@@ -132,3 +134,27 @@ def test_what_is_no_json_is_malformed(printed: bytes) -> None:
 def test_an_instance_that_two_listings_have_counts_once_as_seen_last() -> None:
     first, second = read([{"id": "a", "state": "pending"}]), read([{"id": "a", "state": "running"}])
     assert listing.together([first, second]) == [Instance(id="a", state="running")]
+
+
+NAMES = st.sampled_from(["id", "state", "since", "hostId", "items", "0", "a", "", "running", "UP", "2026-11-14"])
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+)
+FORMS = st.builds(
+    ListFormat,
+    items=st.sampled_from(["", "items", "0", "items.0.a"]),
+    id=st.sampled_from(["id", "a", "0.a"]),
+    states=st.none() | st.dictionaries(NAMES, st.sampled_from(["running", "failed", None]), min_size=1, max_size=2),
+    gone=st.none() | NAMES.filter(bool),
+)
+
+
+@given(DOCUMENTS.map(lambda document: json.dumps(document).encode()) | st.binary(max_size=50), FORMS)
+def test_whatever_is_printed_is_read_or_malformed(printed: bytes, form: ListFormat) -> None:
+    code = "malformed"
+    try:
+        listing.read(printed, form)
+    except ProvisionerError as error:
+        code = error.code
+    assert code == "malformed"

@@ -30,6 +30,8 @@ class Rest:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.instead: tuple[int, Any] | None = None
+        """What is said to everything, if anything."""
         self._lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -55,6 +57,8 @@ class Rest:
         url = urlsplit(target)
         with self._lock:
             self.asked.append((method, url.path))
+            if self.instead is not None:
+                return self.instead
             for route, name in self.routes.items():
                 wanted, _, pattern = route.partition(" ")
                 if re.fullmatch(wanted, method) and (found := re.fullmatch(pattern, url.path)):

@@ -26,6 +26,7 @@ from tests.provisioners.test_examples import EXAMPLES, of
 from tests.support.daemons import free_port
 from tests.support.metadata import MetadataService
 from tests.support.waiting import wait_until
+from tests.vendor.rest import Rest
 from tests.vendor.servers import AzureManager, Compute, Github, Kubernetes
 
 pytestmark = [pytest.mark.vendor, pytest.mark.timeout(600)]  # gcloud takes seconds to start
@@ -71,6 +72,18 @@ def needed(asked: list[tuple[str, str]], rights: dict[str, set[str]]) -> set[str
         [matching] = [given for pattern, given in rights.items() if re.fullmatch(pattern, f"{method} {path}")]
         found |= matching
     return found
+
+
+def code_of(provisioner: Provisioner, permit: Permit, server: Rest, status: int, document: object) -> str:
+    """Return the code of a listing while the server says nothing else."""
+    server.instead = status, document
+    try:
+        provisioner.list(permit)
+    except ProvisionerError as error:
+        return error.code
+    finally:
+        server.instead = None
+    return "well"
 
 
 def wrong(name: str, **names: str) -> Provisioner:
@@ -197,6 +210,9 @@ def test_kubectl(kubernetes: Kubernetes, permit: Permit) -> None:
     with pytest.raises(ProvisionerError, match="forbidden") as refused:
         wrong("kubernetes", NAMESPACE="another").list(permit)
     assert refused.value.code == "auth"
+    for status, reason, code in ((401, "Unauthorized", "auth"), (429, "TooManyRequests", "exit")):
+        document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason}
+        assert code_of(made, permit, kubernetes, status, {**document, "code": status}) == code
 
 
 @pytest.fixture
@@ -235,6 +251,14 @@ def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
     github.states = {19_000_000_100 + number: state for number, state in enumerate(states)}
     assert [run.state for run in provisioner.list(permit)] == ["pending"] * 4 + ["running"]
     assert github.tokens == {"token ghs_a_token"}
+    for status, message, code in (
+        (401, "Bad credentials", "auth"),
+        (403, "Resource not accessible by integration", "auth"),
+        (403, "API rate limit exceeded for installation ID 12345678.", "exit"),
+        (403, "You have exceeded a secondary rate limit.", "exit"),
+        (502, "Server Error", "exit"),
+    ):
+        assert code_of(provisioner, permit, github, status, {"message": message}) == code, message
 
 
 @pytest.fixture
@@ -277,6 +301,18 @@ def test_gcloud(compute: Compute, permit: Permit) -> None:
     with pytest.raises(ProvisionerError, match="was not found") as refused:
         wrong("gcp-mig", GROUP="another").list(permit)
     assert refused.value.code == "exit"
+
+
+def test_gcloud_that_is_refused(compute: Compute, permit: Permit) -> None:
+    made = from_mapping(preset("gcp-mig"))
+    for status, reason, message, code in (
+        (403, "forbidden", "Required 'compute.instanceGroupManagers.get' permission for 'projects/acme'", "auth"),
+        (401, "authError", "Request had invalid authentication credentials.", "auth"),
+        (403, "rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service 'compute'.", "exit"),
+        (403, "quotaExceeded", "Quota 'CPUS' exceeded. Limit: 24.0 in region europe-west1.", "exit"),
+    ):
+        document = {"error": {"code": status, "message": message, "errors": [{"message": message, "reason": reason}]}}
+        assert code_of(made, permit, compute, status, document) == code, message
 
 
 def test_gcloud_makes_the_controller_s_role_of_its_file(compute: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +379,21 @@ def test_az(azure: AzureManager, permit: Permit) -> None:
     with pytest.raises(ProvisionerError, match="was not found") as refused:
         wrong("azure-vmss", SCALE_SET="another").list(permit)
     assert refused.value.code == "exit"
+
+
+def test_az_that_is_refused(azure: AzureManager, permit: Permit) -> None:
+    made = from_mapping(preset("azure-vmss"))
+    for status, name, message, code in (
+        (403, "AuthorizationFailed", "The client does not have authorization to perform action", "auth"),
+        (
+            401,
+            "ExpiredAuthenticationToken",
+            "The access token expiry UTC time is earlier than now",
+            "auth",
+        ),
+        (409, "OperationNotAllowed", "Operation could not be completed as it results in exceeding quota", "exit"),
+    ):
+        assert code_of(made, permit, azure, status, {"error": {"code": name, "message": message}}) == code, message
 
 
 def test_az_without_an_identity(permit: Permit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
