@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
@@ -16,6 +16,7 @@ from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import refusals
 from atomic_celery.provisioners.redaction import redact_end
 
+_KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
 _LOOK_EVERY_S = 0.05
 _MOST_OUTPUT_BYTES = 64 * 1024 * 1024
 _ERRORS_READ_BYTES = 1024 * 1024
@@ -70,34 +71,52 @@ class _Files(NamedTuple):
 def _run_to_its_end(
     files: _Files, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit
 ) -> int:
-    name = os.path.basename(argv[0])
-    process, mark = _start(argv, environ, files)
+    process = _start(argv, environ, files)
     try:
-        return _await(process, name, files, timeout_s, permit)
+        return _await(process, os.path.basename(argv[0]), files, timeout_s, permit)
     except BaseException:
-        _end(process, mark)
+        process_tree.kill(process.pid)
+        process.wait()
         raise
 
 
-def _start(argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> tuple[subprocess.Popen[bytes], str]:
-    mark = secrets.token_hex(8)
+def _start(argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> subprocess.Popen[bytes]:
+    """Start a program below a keeper, which is the process returned; without one where no process can be a keeper."""
+    reading, writing = os.pipe()
+    kept = sys.platform == "linux"
     try:
         process = subprocess.Popen(
-            list(argv),
-            env={**environ, process_tree.MARK: mark},
+            [sys.executable, "-I", "-S", _KEEPER, str(writing), *argv] if kept else list(argv),
+            env=dict(environ),
+            pass_fds=(writing,) if kept else (),
             start_new_session=True,
             stderr=files.complaints,
             stdin=subprocess.DEVNULL,
             stdout=files.output,
         )
+        os.close(writing)
+        writing = -1
+        with open(reading, "rb", closefd=False) as report:
+            number = report.read()  # until the program has begun
     except OSError as error:
-        if error.errno not in _NOT_INSTALLED:
-            raise
-        raise errors.ProvisionerError(
-            "missing-cli",
-            f"{os.path.basename(argv[0])} cannot be started: {error.strerror}; install it or correct PATH",
-        ) from error
-    return process, mark
+        raise _not_started(error, argv) from error
+    finally:
+        os.close(reading)
+        if writing != -1:
+            os.close(writing)
+    if number:
+        process.wait()
+        raise _not_started(OSError(int(number), os.strerror(int(number))), argv)
+    return process
+
+
+def _not_started(error: OSError, argv: Sequence[str]) -> Exception:
+    if error.errno not in _NOT_INSTALLED:
+        return error
+    return errors.ProvisionerError(
+        "missing-cli",
+        f"{os.path.basename(argv[0])} cannot be started: {error.strerror}; install it or correct PATH",
+    )
 
 
 def _await(process: subprocess.Popen[bytes], name: str, files: _Files, timeout_s: float, permit: Permit) -> int:
@@ -115,12 +134,6 @@ def _require_room(files: _Files, name: str) -> None:
     """Do not let a program fill the disk until its time is over."""
     if files.overflow:
         raise errors.ProvisionerError("malformed", f"{name} printed more than {_MOST_OUTPUT_BYTES >> 20} MiB")
-
-
-def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    process_tree.kill(process.pid)
-    process_tree.kill_marked(mark)  # what left both its parent and its session
-    process.wait()
 
 
 def _end_of(complaints: IO[bytes], environ: Mapping[str, str]) -> str:

@@ -136,6 +136,7 @@ sleep 1000 &
 echo $! >> {pids}
 setsid sh -c 'echo $$ >> {pids}; (trap "" TERM HUP; sleep 1000) & echo $! >> {pids}; wait' &
 setsid -f sh -c 'echo $$ >> {pids}; echo orphan >> {pids}; exec sleep 1000'
+env -i setsid -f /bin/sh -c 'echo $$ >> {pids}; echo stranger >> {pids}; exec /bin/sleep 1000'
 trap '' TERM HUP INT
 wait
 """
@@ -149,8 +150,8 @@ def family(programs: Callable[[str, str], Path], tmp_path: Path) -> Callable[[],
 
     def started() -> list[int]:
         lines = pids.read_text().split() if pids.exists() else []
-        found = [int(line) for line in lines if line != "orphan"]
-        return found if len(found) == 5 and "orphan" in lines else []
+        found = [int(line) for line in lines if line.isdigit()]
+        return found if len(found) == 6 and {"orphan", "stranger"} < set(lines) else []
 
     return started
 

@@ -166,11 +166,25 @@ def test_an_exit_code_is_reported_with_the_error_output_without_secrets(
     assert str(refused.value) == "list-hosts exited with 7: quota exceeded for [redacted] password=[redacted]"
 
 
-def test_a_program_that_a_signal_ends(programs: Put, permit: Permit) -> None:
-    programs("list-hosts", "kill -9 $$")
-    with pytest.raises(ProvisionerError, match="list-hosts was ended by signal 9: it said nothing") as refused:
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE])
+def test_a_program_that_a_signal_ends(programs: Put, permit: Permit, signum: int) -> None:
+    programs("list-hosts", f"kill -{signum:d} $$; sleep 1000")
+    with pytest.raises(
+        ProvisionerError, match=f"list-hosts was ended by signal {signum:d}: it said nothing"
+    ) as refused:
         provisioner().list(permit)
     assert refused.value.code == "exit"
+
+
+def test_a_program_gets_the_environment_as_it_is_and_no_descriptor_of_ours(
+    programs: Put, permit: Permit, tmp_path: Path
+) -> None:
+    programs("list-hosts", f"cat /proc/$$/environ > {tmp_path}/environ; ls /proc/$$/fd > {tmp_path}/open; echo '[]'")
+    assert list(provisioner().list(permit)) == []
+    given = dict(part.split(b"=", 1) for part in (tmp_path / "environ").read_bytes().split(b"\0") if part)
+    assert given == dict(os.environb)
+    # From 10 on they are the shell's own.
+    assert {number for number in map(int, (tmp_path / "open").read_text().split()) if number < 10} == {0, 1, 2}
 
 
 def test_of_long_error_output_the_end_is_kept_and_no_half_of_a_secret(

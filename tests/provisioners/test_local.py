@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -142,7 +143,8 @@ def stubborn(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     wait_until(lambda: psutil.Process(process.pid).children(recursive=True))
     note(directory, "local-1", process.pid, identity.start_of(process.pid) or "")
     yield process
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
