@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from atomic_celery import history, tables, trouble
-from atomic_celery.fleet import scaling
+from atomic_celery.fleet import scaling, standing
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.reads import COUNT_BOUND
 
 if TYPE_CHECKING:
+    from atomic_celery.fleet.standing import ControllerStatus
     from atomic_celery.store.hosts import Drain, Host
     from atomic_celery.store.reads import Depth, MessageView
     from atomic_celery.store.roots import RootsInUse
@@ -117,6 +118,8 @@ class FleetStatus:
     """`read` adds it, too."""
     roots: RootsInUse | None = None
     """And these."""
+    controller: ControllerStatus | None = None
+    """And this; None: none has led yet."""
 
 
 def read(store: Store) -> FleetStatus:
@@ -133,9 +136,10 @@ def read(store: Store) -> FleetStatus:
         version = store.schema.version()
         signal = scaling.read(store, Policy.of(store.settings))
         done, roots = history.read(store, history.PERIODS["1h"]), store.roots.in_use()
+        controller = standing.read(store)
     trouble.probe_write(store)
     seen = compose(now_ms, hosts, drains, depths, store=store, version=version)
-    return replace(seen, scaling=signal.document(), last_hour=_hour(done), roots=roots)
+    return replace(seen, scaling=signal.document(), last_hour=_hour(done), roots=roots, controller=controller)
 
 
 def compose(
@@ -270,6 +274,8 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
     yield f"{paint('hosts', 'faint')}     {len(status.hosts)}" + (f": {told}" if told else "")
     yield f"{paint('slots', 'faint')}     {busy} busy, {max(0, free)} free"
     yield f"{paint('wanted', 'faint')}    {status.scaling['desiredHosts']} hosts (demand {status.scaling['demand']})"
+    if status.controller is not None:
+        yield f"{paint('control', 'faint')}   {_controller(status.controller, paint)}"
     if (roots := status.roots) is not None:
         running, paused = (tables.count(count, exact=roots.exact) for count in (roots.running, roots.paused))
         yield f"{paint('roots', 'faint')}     {running} running, {paused} paused"
@@ -291,6 +297,20 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
                 f"half waited {tables.span(hour.waited_p50_ms)} (95 % {tables.span(hour.waited_p95_ms)})",
             )
         )
+
+
+def _controller(seen: ControllerStatus, paint: tables.Paint) -> str:
+    """Say who adds and removes hosts, and what was decided last."""
+    nobody = paint("nobody leads, no host is added or removed", "notice")
+    said = [f"{tables.printable(seen.holder)} leads" if seen.holder else nobody]
+    if failures := seen.provider_failures:
+        again = f"in {tables.span(seen.provider_retry_in_ms)}" if seen.provider_retry_in_ms else "now"
+        times = f"{failures} time{'s' * (failures > 1)}"
+        said.append(paint(f"its provider has failed {times}, asked again {again}", "bad"))
+    if seen.planned_ago_ms is not None:
+        when = paint(f"{tables.span(seen.planned_ago_ms)} ago", "bad" if seen.is_late else "")
+        said.append(f"{when}: {tables.printable(', '.join(seen.reasons))}")
+    return "; ".join(said)
 
 
 def _total(status: FleetStatus, name: str) -> str:

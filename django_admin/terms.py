@@ -7,16 +7,13 @@ from urllib.parse import unquote
 from django.http import HttpRequest
 
 from atomic_celery import history, operations
-from atomic_celery.fleet.controller import TERM
-from atomic_celery.fleet.memory import Memory
+from atomic_celery.fleet import standing
 from atomic_celery.store.store import Store
 from django_admin import charts, models
 from django_admin.actions import Action, Asked, Outcome, outcome_of
 from django_admin.pages import Context, FleetPage
 
 _LOOKED_BACK_MS = 600_000
-_LATE_AFTER_MS = 60_000
-"""A plan that is older than some ticks is not what goes on now."""
 _FIRST_PERIOD = "1h"
 
 
@@ -52,26 +49,10 @@ class TermPage(FleetPage):
         terms = store.terms.list()
         return {
             "rows": [(term, names.get(term.holder)) for term in terms],
-            "leads": next((term for term in terms if term.name == TERM and term.left_ms > 0), None),
-            "was_led": any(term.name == TERM for term in terms),
+            "controller": standing.read(store),
             "events_url": self.address_of(request, models.FleetEvent),
-            **_planned(store),
             **_size(store, request.GET.get("period", _FIRST_PERIOD)),
         }
-
-
-def _planned(store: Store) -> Context:
-    now_ms, plan = store.now_ms(), store.controllers.load(TERM)
-    if plan is None:
-        return {"plan": None}
-    memory, ago_ms = Memory.of(plan.memory), now_ms - plan.ticked_ms
-    return {
-        "plan": plan,
-        "planned_ago_ms": ago_ms,
-        "is_late": ago_ms > _LATE_AFTER_MS,
-        "provider_failures": memory.provider_failures,
-        "retry_in_ms": memory.provider_retry_ms - now_ms,
-    }
 
 
 def _size(store: Store, name: str) -> Context:

@@ -2,62 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 import click
 
 from atomic_celery import clock, tables, trouble
 from atomic_celery.cli.session import Session, command
-from atomic_celery.store.fleet_events import KEPT, KINDS, FleetEvent, Kind
+from atomic_celery.store.fleet_events import KEPT, KINDS, FleetEvent
 
 _LOOK_EVERY_S = 1.0
+
+Look = Callable[[int], list[FleetEvent]]
+"""Reads the latest events, at most so many, the latest last."""
 
 
 @click.command()
 @click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
+@click.option("--host", metavar="ID", help="Only of this host.")
+@click.option("--instance", metavar="ID", help="Only of this instance: what a provider calls it.")
+@click.option("--root", metavar="ID", help="Only of this workflow.")
 @click.option("--limit", type=click.IntRange(1, KEPT), default=100, show_default=True, help="At most so many.")
 @click.option("--follow", is_flag=True, help="Go on with new events, until interrupted; with --json, one a line.")
 @command
-def events(session: Session, kind: Kind | None, limit: int, follow: bool) -> None:
+def events(session: Session, limit: int, follow: bool, **about: Any) -> None:
     """Show fleet events, the latest last. The last 1000 are kept.
 
     What goes on with --follow outlives a database that is away for a while: that is said once, on stderr.
     """
+    look = functools.partial(_recorded, session, about)
     if not follow:
-        _say(session, _recorded(session, kind, limit))
+        _say(session, look(limit))
         return
-    for event in _as_they_come(session, kind, limit):
-        session.output.record(event) if session.output.as_json else session.output.line(_line(event))
+    with contextlib.suppress(KeyboardInterrupt):  # which is how one ends it
+        for event in _as_they_come(look, limit):
+            session.output.record(event) if session.output.as_json else session.output.line(_line(event))
 
 
-def _as_they_come(session: Session, kind: Kind | None, limit: int) -> Iterator[FleetEvent]:
-    recorded = _recorded(session, kind, KEPT)
+def _as_they_come(look: Look, limit: int) -> Iterator[FleetEvent]:
+    recorded = look(KEPT)
     yield from recorded[-limit:]
     while True:
         # Not "what is above the last": who records at the same time as others may commit after them.
         seen = {event.id for event in recorded}
-        recorded = _recorded_at_last(session, kind)
+        recorded = _recorded_at_last(look)
         yield from (event for event in recorded if event.id not in seen)
 
 
-def _recorded_at_last(session: Session, kind: Kind | None) -> list[FleetEvent]:
+def _recorded_at_last(look: Look) -> list[FleetEvent]:
     """Look again after a moment, until the database answers."""
     said = False
     while True:
         clock.pause(_LOOK_EVERY_S)
         try:
-            return _recorded(session, kind, KEPT)
+            return look(KEPT)
         except trouble.StoreTrouble as error:
             if not said:
                 click.echo(str(error), err=True)
             said = True
 
 
-def _recorded(session: Session, kind: Kind | None, limit: int) -> list[FleetEvent]:
+def _recorded(session: Session, about: Mapping[str, Any], limit: int) -> list[FleetEvent]:
     with trouble.bounded(session.store):
-        return session.store.events.list(kind=kind, limit=limit)[::-1]
+        return session.store.events.list(**about, limit=limit)[::-1]
 
 
 def _say(session: Session, recorded: Sequence[FleetEvent]) -> None:
@@ -75,4 +86,4 @@ def _line(event: FleetEvent) -> str:
 
 
 def _value(value: object) -> str:
-    return value if isinstance(value, str) and " " not in value else json.dumps(value)
+    return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)

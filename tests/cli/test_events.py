@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +24,42 @@ def test_events_are_listed_the_latest_last(cli: CommandLine, world: World) -> No
     assert second.endswith('drain-asked instance=i-1 asked_by=ada@desk reason="new kernel"')
     assert [event["kind"] for event in cli.json("events", "--kind", "drain-asked")] == ["drain-asked"]
     assert [event["kind"] for event in cli.json("events", "--limit", "1")] == ["drain-asked"]
+
+
+def test_events_of_one_host_instance_or_workflow(cli: CommandLine, world: World) -> None:
+    world.store.events.record("host-left", host="h1")
+    world.store.events.record("removed", instance="i-1")
+    world.store.events.record("root-paused", root="r-1")
+    world.store.events.record("removed", instance="i-2")
+
+    for about, kind in (("--host=h1", "host-left"), ("--instance=i-1", "removed"), ("--root=r-1", "root-paused")):
+        assert [event["kind"] for event in cli.json("events", about)] == [kind]
+    assert cli("events", "--host", "h1", "--instance", "i-1").stdout == ""
+
+
+def test_reasons_are_written_as_people_read_them(cli: CommandLine, world: World) -> None:
+    world.store.events.record("drain-asked", instance="i-1", detail={"why": "3 idle → drain\nü \x1b[31m"})
+
+    [line] = cli("events").stdout.splitlines()
+
+    assert line.endswith(r'why="3 idle → drain\nü \u001b[31m"')
+
+
+def test_following_ends_when_it_is_interrupted(cli: CommandLine, world: World) -> None:
+    world.store.events.record("host-registered", host="h1")
+    with subprocess.Popen(
+        cli.command("atomic", "events", "--follow"),
+        cwd=cli.directory,
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "host-registered" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, *said) == (0, "", "")
 
 
 @contextmanager

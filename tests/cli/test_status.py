@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 
 from atomic_celery import status, trouble
 from atomic_celery.config import Settings
+from atomic_celery.fleet.controller import TERM
+from atomic_celery.fleet.memory import Memory
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import open_store
 from atomic_celery.store.traffic import Sample
@@ -55,6 +58,28 @@ def test_the_same_is_told_to_people(cli: CommandLine, world: World) -> None:
     assert "1 ready (oldest " in text
     assert "reply.1" not in text
     assert "reply.1" in cli("queues", "--all").stdout
+
+
+def test_the_controller_is_told_with_its_last_plan_and_its_trouble(cli: CommandLine, world: World) -> None:
+    assert cli.json("status")["controller"] is None
+    assert "\ncontrol " not in cli("status").stdout
+
+    why, now_ms = "3 above target, 3 idle, oldest idle 5m12s → drain i-7", world.store.now_ms()
+    world.store.terms.begin(TERM, "c-1", 600_000)
+    world.store.controllers.keep(TERM, {}, {"reasons": [why], "holder": "c-1", "provisioner": "aws-asg"})
+    told = cli.json("status")["controller"]
+    assert (told["holder"], told["reasons"], told["provisioner"]) == ("c-1", [why], "aws-asg")
+    assert 0 <= told["planned_ago_ms"] < 600_000
+    assert re.search(rf"^control   c-1 leads; \w+ ago: {why}$", cli("status").stdout, re.MULTILINE)
+
+    memory = Memory(provider_failures=2, provider_retry_ms=now_ms + 300_000)
+    world.store.controllers.keep(TERM, memory.document(), {"reasons": ["the provider failed (auth)"]})
+    told = cli("status").stdout
+    assert re.search(r"c-1 leads; its provider has failed 2 times, asked again in 4m\d+s; .* ago: the provider", told)
+
+    world.store.terms.hand_over(TERM, 1)
+    assert "control   nobody leads, no host is added or removed; " in cli("status").stdout
+    assert cli.json("status")["controller"]["holder"] is None
 
 
 def test_the_age_of_the_first_in_line_counts_from_when_it_could_run(world: World) -> None:
