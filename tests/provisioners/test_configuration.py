@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.resources
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from atomic_celery import provisioners
 from atomic_celery.errors import ConfigError
+from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import CommandProvisioner, LocalProvisioner, from_mapping, load
 from atomic_celery.provisioners.configuration import Commands, ListFormat, read
 from tests.provisioners.conftest import PRESETS
@@ -281,3 +283,29 @@ def test_a_module_s_object_is_loaded(module: str, name: str) -> None:
 def test_a_module_without_a_provisioner_is_refused(module: str, name: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load(name)
+
+
+CLOUD = """
+class cloud:
+    vms = []
+    @classmethod
+    def list(cls): return list(cls.vms)
+    @classmethod
+    def create(cls): cls.vms.append(type("VM", (), {"name": f"vm-{len(cls.vms)}", "created_ms": 1_794_648_600_000}))
+    @classmethod
+    def delete(cls, name): cls.vms = [vm for vm in cls.vms if vm.name != name]
+"""
+
+
+def test_the_provisioner_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permit: Permit) -> None:
+    page = (PRESETS.parents[2] / "docs" / "guides" / "fleets" / "provisioners.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    write(tmp_path / "a_guide_s_cloud.py", f"{CLOUD}\n{code}")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = load("a_guide_s_cloud")
+    made.scale_to(3, permit, add=2)
+    assert [instance.id for instance in made.list(permit)] == ["vm-0", "vm-1"]
+    made.drain("vm-0", permit)
+    assert [(each.id, each.state, each.since_ms) for each in made.list(permit)] == [
+        ("vm-1", "running", 1_794_648_600_000)
+    ]

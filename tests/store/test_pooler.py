@@ -80,6 +80,15 @@ def test_nothing_of_ours_stays_behind_in_a_session(store: Store, own_postgres: P
         assert tuple(cursor.fetchone()) == (0, 0, 0)
 
 
+def test_a_frozen_holder_keeps_the_pooler_s_session_no_longer_than_a_third_of_a_lease(store: Store, url: str) -> None:
+    """The pooler has one session, and whoever stands still in a transaction has it."""
+    quick = Settings(notify=False, lease_s=4.5, renew_every_s=1, lease_margin_s=1, statement_timeout_s=2)
+    with closing(open_store(url, quick)) as frozen, pytest.raises(StoreUnavailable), frozen.transaction():  # noqa: PT012
+        frozen.queues.declare(QueueSpec(name="mine"))
+        assert store.queues.get("mine") is None  # waits for the session, and sees nothing of it
+        frozen.queues.declare(QueueSpec(name="late"))
+
+
 def test_a_forgotten_setting_is_told(store: Store, url: str) -> None:
     queue = store.queues.declare(QueueSpec(name="q"))
     hopeful = open_store(url, Settings())

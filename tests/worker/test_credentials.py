@@ -174,6 +174,21 @@ def test_a_password_is_rotated_under_every_other_program_without_a_restart(
     assert SECOND not in said()
 
 
+def test_a_file_that_others_can_read_is_used_and_warned_about(fleet: Fleet, secret_file: Path) -> None:
+    secret_file.chmod(0o644)
+    worker = start(fleet, "--token-file", secret_file)
+    assert f"other users can read the token-file {secret_file}: chmod 600 {secret_file}" in worker.log
+
+
+def test_a_worker_without_its_password_does_not_start_and_says_all_that_is_missing(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    worker = fleet.worker(options=("--token-file", str(tmp_path / "gone"))).start()
+    assert worker.wait() == 1
+    assert "Worker host setup is incomplete" in worker.log
+    assert f"the token-file {tmp_path}/gone cannot be read: No such file or directory" in worker.log
+
+
 def test_two_credentials_are_refused_at_the_start(fleet: Fleet, secret_file: Path) -> None:
     options = ("--password-file", str(secret_file), "--token-file", str(secret_file))
     worker = fleet.worker(options=options).start()
