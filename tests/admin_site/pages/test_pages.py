@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from django.test import Client
@@ -51,6 +52,18 @@ class Pages(FleetCase):
         assert "1 of 4" in page
         assert "answers" in page
         assert "hosts wanted" in page
+        for period in ("1h", "24h", "7d"):
+            table = page.partition(f'<details id="fleet-table-{period}">')[2].partition("</details>")[0]
+            [row] = re.findall(r"<tbody><tr>(.*?)</tr>", table)
+            assert re.findall(r'<td class="fleet-number">(\d+)</td>', row) == ["7", "2"]
+            assert "UTC</th>" in row
+        assert page.count('<span class="fleet-most">9</span>') == 3
+
+    def test_the_overview_of_a_fleet_that_has_done_nothing(self) -> None:
+        page = self.see("overview")
+        assert "<strong>0</strong> ended" in page
+        for said in ("Ran for", "Waited for", "As a table", "fleet-most"):
+            assert said not in page
 
     def test_hosts_are_shown_with_what_they_hold(self) -> None:
         self.publish()
