@@ -15,6 +15,9 @@ from atomic_celery.store.clouds import Login, Mint, Minted
 _MARGIN_S = 120.0
 """A token with less than this left is replaced; where that fails it is used to its end."""
 
+_AT_LEAST_S = 60.0
+"""How long a fresh token is used whatever end it has: by a clock that is an hour fast, each has ended already."""
+
 
 class Token:
     """The token of one login, for all connections of this process. Safe from any thread.
@@ -64,8 +67,9 @@ class Token:
             self._request = None
             if minted is not None:
                 self._secret = minted.secret
-                self._ends = asked_at.later(minted.lives_s)
-                self._stale_from = asked_at.later(max(minted.lives_s - _MARGIN_S, minted.lives_s / 2))
+                lives_s = max(minted.lives_s, _AT_LEAST_S)
+                self._ends = asked_at.later(lives_s)
+                self._stale_from = asked_at.later(max(lives_s - _MARGIN_S, lives_s / 2))
 
     def __repr__(self) -> str:
         return f"Token({self._name!r})"

@@ -62,6 +62,13 @@ def test_a_token_of_minutes_is_used_for_half_its_life(clock: ManualClock) -> Non
     assert token.secret() == "token-2"
 
 
+def test_by_a_clock_that_is_fast_a_fresh_token_has_not_ended(clock: ManualClock) -> None:
+    token = Token("auth", Cloud(lives_s=-1800).mint, 30, clock)
+    assert [token.secret(), token.secret()] == ["token-1", "token-1"]
+    clock.advance(31)
+    assert token.secret() == "token-2"
+
+
 @pytest.mark.parametrize("which", ["monotonic_s", "wall_s"])
 def test_a_token_ends_by_whichever_clock_is_first(clock: ManualClock, which: str) -> None:
     token = Token("auth", Cloud().mint, 30, clock)
