@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -74,6 +76,12 @@ def needed(asked: list[tuple[str, str]], rights: dict[str, set[str]]) -> set[str
     return found
 
 
+def granted(policy: Any) -> set[str]:
+    """Return what a policy of AWS's allows."""
+    actions = [statement["Action"] for statement in policy["Statement"]]
+    return {action for given in actions for action in ([given] if isinstance(given, str) else given)}
+
+
 def code_of(provisioner: Provisioner, permit: Permit, server: Rest, status: int, document: object) -> str:
     """Return the code of a listing while the server says nothing else."""
     server.instead = status, document
@@ -97,7 +105,10 @@ def moto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     port = free_port()
     with open(tmp_path / "moto.log", "wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            env={**os.environ, "MOTO_RECORDER_FILEPATH": str(tmp_path / "recorded")},
+            stdout=log,
+            stderr=log,
         )
     url = f"http://127.0.0.1:{port}"
     for name, value in {
@@ -140,8 +151,21 @@ def _make_group() -> None:
     )
 
 
+def recorder(moto: str, verb: str) -> bytes:
+    """Ask moto's recorder of requests for something."""
+    request = urllib.request.Request(f"{moto}/moto-api/recorder/{verb}", method="GET" if "download" in verb else "POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return bytes(answer.read())
+
+
 def test_aws(moto: str, permit: Permit) -> None:
+    recorder(moto, "reset-recording")
+    recorder(moto, "start-recording")
     drive(from_mapping(preset("aws-asg")), permit, lambda: None)
+    recorded = [json.loads(line) for line in recorder(moto, "download-recording").splitlines()]
+    bodies = [base64.b64decode(each["body"]).decode() if each["body_encoded"] else each["body"] for each in recorded]
+    asked = {f"autoscaling:{action}" for body in bodies for action in re.findall(r"\bAction=(\w+)", body)}
+    assert asked == granted(of("roles/aws-controller.json"))
     with pytest.raises(ProvisionerError, match=r"an array at AutoScalingGroups\.0\.Instances") as refused:
         wrong("aws-asg", GROUP="another-group").list(permit)
     assert refused.value.code == "malformed"
