@@ -46,6 +46,7 @@ _EARLY_S = 300.0
 _CLAIM_LASTS_S = 540  # GitHub accepts 600
 _CLAIM_BACKDATED_S = 60
 _CLOCKS_DIFFER_S = 30.0
+_SAID_AT_MOST = 1000
 _INHERITED = ("GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST")
 
 
@@ -138,7 +139,7 @@ class GithubApp:
         return True
 
     def _refusal(self, answer: web.Answer) -> errors.ProvisionerError:
-        said = redact(answer.text("message"), {"TOKEN": self._token})
+        said = redact(answer.text("message"), {"TOKEN": self._token})[:_SAID_AT_MOST]
         limited = _is_limited(answer)
         if limited or answer.status >= 500:
             why = "limits the rate of requests" if limited else "has an error of its own"

@@ -37,7 +37,7 @@ def load(named: str) -> Provisioner:
 
 def _import(named: str) -> Any:
     module_name, _, name = named.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    if not all(module_name.split(".")):
         raise ConfigError(f"a provisioner is a file.json or package.module[:object], got {named!r}")
     try:
         found = getattr(importlib.import_module(module_name), name or _DEFAULT_NAME)

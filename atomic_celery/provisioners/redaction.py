@@ -19,14 +19,15 @@ _NAMED = (  # in any part of a name
     r"|pwd|secret|signature|\bsig|token)[\w-]*"
 )
 _NAME = rf"(?=(?P<name>{_NAMED}))(?P=name)"  # a lookahead is tried once: no text takes longer than it is long
+_EDGE = r"(?:\b|(?<=%[0-9A-Fa-f]{2}))"  # also behind what is quoted in a URL
 _VALUE = r"\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+"
 _PATTERNS = (
     # Things that are secret whatever stands before them, longest first.
     (re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL), MASK),
-    (re.compile(r"\bgithub_pat_\w+|\bgh[a-z]_[\w.-]+"), MASK),
-    (re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"), MASK),  # a JSON web token
-    (re.compile(r"\bya29\.[\w.-]+"), MASK),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MASK),
+    (re.compile(rf"{_EDGE}(?:github_pat_\w+|gh[a-z]_[\w.-]+)"), MASK),
+    (re.compile(rf"{_EDGE}eyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"), MASK),  # a JSON web token
+    (re.compile(rf"{_EDGE}ya29\.[\w.-]+"), MASK),
+    (re.compile(rf"{_EDGE}(?:AKIA|ASIA)[A-Z0-9]{{12,}}"), MASK),
     (re.compile(r"(\b\w+://[^\s:/@]*:)[^\s/]+@"), rf"\1{MASK}@"),
     # Things that their name makes secret: `password=…`, `"access_token": "…"`, `--token …`, `Bearer …`.
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),

@@ -342,6 +342,15 @@ def test_a_secret_in_an_answer_is_not_repeated(app: GithubApp, github: GitHub, p
     assert "eyJ" not in str(refused.value)
 
 
+def test_a_long_answer_is_cut_and_no_half_of_a_secret_is_left(app: GithubApp, github: GitHub, permit: Permit) -> None:
+    secret = github.token(7)
+    github.instead = lambda: github.reply(403, {"message": f"{'x' * 980} {secret}{secret * 1000}"})
+    with pytest.raises(ProvisionerError) as refused:
+        token(app, permit)
+    assert len(str(refused.value)) < 1200
+    assert "ghs_" not in str(refused.value)
+
+
 def preset_with(settings: GithubAppSettings, **commands: Any) -> dict[str, Any]:
     given: dict[str, Any] = json.loads(
         (PRESETS / "github-actions.json").read_text().replace("OWNER/REPOSITORY", "acme/flows")

@@ -118,6 +118,8 @@ def test_what_is_kept_is_counted_in_bytes() -> None:
         ("API-KEY: s3cr3t", "s3cr3t"),
         ("https://x/y?sv=1&sig=s3cr3t%3D&se=2", "s3cr3t"),
         ("token ghp_0123456789abcdef", "ghp_0123456789abcdef"),
+        ("https://x-access-token%3Aghs_16C7e42F@github.com", "16C7e42F"),
+        ("url=https%3A%2F%2Fx%3FeyJhbGciOi.eyJpc3Mi.c2ln-_x", "c2ln"),
         ("ghs_16C7e42F292c6912E7710c838347Ae178B4a", "16C7e42F"),
         ("ghs_123456_eyJhbGciOi.eyJpc3Mi.c2ln-_x", "c2ln"),
         ("github_pat_11ABC_defghi", "11ABC"),
