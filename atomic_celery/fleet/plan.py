@@ -171,8 +171,10 @@ class _Planning:
             return ("failed" if known.host_ms else "boot-failed"), "the provider says that it failed"
         if instance.state == "stopped":
             return "stopped", "it has ended by itself"
-        if place.hosts or not self._is_sure():
+        if not self._is_sure():
             return None
+        if place.hosts:
+            return self._end_of_short_lived(place)
         if known.host_ms is not None:
             if self.seen.now_ms - known.host_ms < self.policy.boot_timeout_ms:
                 return None
@@ -181,6 +183,14 @@ class _Planning:
         if up_ms < self.policy.boot_timeout_ms:
             return None
         return "boot-failed", f"no host has registered in {span(up_ms)}"
+
+    def _end_of_short_lived(self, place: Place) -> tuple[Cause, str] | None:
+        """Say why an instance is to go whose hosts registered, and fell silent before its boot timeout was over."""
+        reported_ms = max(host.reported_ms for host in place.hosts)
+        due_ms = self._started_ms(place) + self.policy.boot_timeout_ms
+        if not reported_ms < due_ms <= self.seen.now_ms:
+            return None
+        return "boot-failed", f"its host registered, and has been silent for {span(self.seen.now_ms - reported_ms)}"
 
     def _started_ms(self, place: Place) -> int:
         since_ms = place.instance.since_ms

@@ -178,6 +178,17 @@ class Database:
             yield
 
     @contextmanager
+    def in_time(self) -> Iterator[None]:
+        """Run statements `at_home`, but under a deadline only if a transaction is open there.
+
+        A guest's connection is not ours to cut off: who waits for no longer than so long must not wait for it.
+        """
+        guest = self.guest()
+        elsewhere = self._pool.mine.watch is not None and guest is not None and not guest.in_transaction
+        with nullcontext() if elsewhere else self.at_home():
+            yield
+
+    @contextmanager
     def apart(self) -> Iterator[bool]:
         """Run statements that are to outlast a rollback of the guest's transaction; yield whether they surely do."""
         guest = self.guest()

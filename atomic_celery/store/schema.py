@@ -63,7 +63,7 @@ class Schema(Noun):
         Raises:
             SchemaMismatch: It cannot; says why, and the command to run.
         """
-        with self._database.at_home():
+        with self._database.in_time():
             numbers = self._numbers()
         self._refuse_newer(numbers)
         needed = max(step.number for step in self._migrations if step.additive)
@@ -79,7 +79,7 @@ class Schema(Noun):
 
     def now_ms(self) -> int:
         """Ask the database for its time; needs no tables."""
-        with self._database.at_home():
+        with self._database.in_time():
             row = self._one("clock")
         assert row is not None
         return int(row[0])

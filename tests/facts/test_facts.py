@@ -42,7 +42,7 @@ def test_the_system_clock_goes_forward() -> None:
 
 
 def test_waits_double_up_to_the_ceiling_and_start_over_after_a_success() -> None:
-    backoff = Backoff(first_s=1, ceiling_s=30)
+    backoff = Backoff()  # what hosts and controllers wait by
     assert [backoff.failed() for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
     assert backoff.succeeded()
     assert not backoff.succeeded()

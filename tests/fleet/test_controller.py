@@ -479,6 +479,19 @@ def test_one_of_several_leads_and_the_next_takes_over_at_once_when_it_ends(scene
     assert second.leads
 
 
+def test_who_leads_and_who_stands_by_is_recorded(scene: Scene) -> None:
+    second = scene.another()
+    scene.controller.turn()
+    second.turn()
+    [active], [standby] = scene.events("controller-active"), scene.events("controller-standby")
+    standing = scene.store.terms.look(TERM)
+    assert standing is not None
+    assert active.detail == {"holder": standing.holder}
+    assert standby.detail["holder"] != standing.holder
+    scene.pass_s(20, scene.controller, second)
+    assert len(scene.events("controller-active")) == len(scene.events("controller-standby")) == 1
+
+
 def test_the_next_takes_over_within_thirty_seconds_when_it_dies(scene: Scene) -> None:
     second = scene.another()
     scene.controller.turn()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.admin_site.running import PROJECT, Site
 from tests.fleet.test_serving import get
+from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
 
 CLOUD = "tests.fleet.folder_cloud"
@@ -52,6 +53,37 @@ def test_the_signal_is_served(site: Site) -> None:
             assert json.loads(get(ready["listen"], "/scaling")[1])["desiredHosts"] == 0
             program.send_signal(signal.SIGINT)
             assert program.wait(30) == 0
+        finally:
+            program.kill()
+
+
+def test_status_gives_up_on_a_database_that_hangs_or_is_gone(own_postgres: PostgresServer) -> None:
+    site = Site({"SITE_DATABASE": own_postgres.create_database(), "SITE_DRIVER": "psycopg"})
+    assert site.manage("migrate").returncode == 0
+    own_postgres.kill(signal.SIGSTOP)
+    hung = site.manage("fleet_status")  # without a limit this would never end
+    own_postgres.kill(signal.SIGCONT)
+    assert hung.returncode == 1
+    assert "shared store degraded: " in hung.stderr
+    own_postgres.stop()
+    gone = site.manage("fleet_status", "--json")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "shared store unknown: " in gone.stderr
+
+
+def test_the_signal_of_a_database_that_hangs_is_503(own_postgres: PostgresServer) -> None:
+    site = Site({"SITE_DATABASE": own_postgres.create_database(), "SITE_DRIVER": "psycopg"})
+    assert site.manage("migrate").returncode == 0
+    command = [sys.executable, "manage.py", "fleet_metrics", "--listen", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, cwd=PROJECT, env=site.env, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            ready = json.loads(program.stdout.readline())
+            assert get(ready["listen"], "/scaling")[0] == 200
+            own_postgres.kill(signal.SIGSTOP)
+            wait_until(lambda: get(ready["listen"], "/scaling")[0] == 503, 60)
+            own_postgres.kill(signal.SIGCONT)
+            wait_until(lambda: get(ready["listen"], "/scaling")[0] == 200, 60)
         finally:
             program.kill()
 

@@ -454,6 +454,28 @@ def test_one_that_registers_just_in_time_is_kept() -> None:
     assert decided.memory.instances["a"].host_ms == NOW_MS
 
 
+@pytest.mark.parametrize(
+    ("up_ms", "silent_ms", "expected"),
+    [
+        (600_000, 16_000, [("a", "boot-failed")]),  # registered in time, and silent now
+        (599_999, 16_000, []),  # its time is not over
+        (616_000, 16_000, []),  # it reported when its time was over: it has booted, and silence is another matter
+        (616_001, 16_001, []),
+        (616_000, 16_001, [("a", "boot-failed")]),
+        (600_000, 15_000, []),  # it reports
+        (600_000, 250_000, [("a", "boot-failed")]),
+    ],
+)
+def test_one_that_registers_and_falls_silent_before_its_time_is_over_is_not_kept(
+    up_ms: int, silent_ms: int, expected: list[tuple[str, str]]
+) -> None:
+    seen = see([instance("a", up_ms=up_ms)], [host("h", on="a", silent_ms=silent_ms)])
+    decided = plan(seen, knows("a", host_ms=NOW_MS - silent_ms), POLICY)
+    assert removed(decided) == expected
+    holds = see([instance("a", up_ms=up_ms)], [host("h", on="a", silent_ms=silent_ms, holds=True)], running=1)
+    assert not removed(plan(holds, knows("a"), POLICY))
+
+
 def test_the_first_that_fails_is_replaced_at_once_and_the_next_ones_after_a_while() -> None:
     policy = Policy(min_hosts=0, workers_per_host=1)
     memory = knows("other", "a", host_ms=None)
@@ -552,7 +574,7 @@ def test_not_while_it_holds_a_message() -> None:
 def test_after_an_outage_silence_is_no_death() -> None:
     """All hosts are silent when the database comes back, and none of them is dead."""
     away = replace(knows("a", "b"), ticked_ms=NOW_MS - WATCH_GAP_MS - 1, pressed_since_ms=NOW_MS - 10 * MINUTE_MS)
-    seen = see([instance("a"), instance("b", up_ms=60 * MINUTE_MS)], [host("h", on="a", silent_ms=60 * MINUTE_MS)])
+    seen = see([instance("a"), instance("b", up_ms=60 * MINUTE_MS)], [host("h", on="a", silent_ms=30 * MINUTE_MS)])
     first = plan(seen, away, POLICY)
     assert not first.actions
     assert (first.memory.watched_since_ms, first.memory.pressed_since_ms) == (NOW_MS, None)

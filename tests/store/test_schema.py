@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Barrier
 
+import psycopg2
 import pytest
 
 from atomic_celery import errors
@@ -13,6 +15,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store import migrations
 from atomic_celery.store.migrations import Migration
 from atomic_celery.store.store import Store, open_store
+from tests.support.postgres import Postgres
 
 COMMAND = "celery -A .* atomic migrate"
 
@@ -50,6 +53,28 @@ def test_programs_that_migrate_at_once_take_turns(bare: Store) -> None:
     with ThreadPoolExecutor(3) as pool:
         done = sorted(pool.map(migrate, range(3)))
     assert done == [[], [], [step.name for step in migrations.load(bare.dialect)]]
+
+
+NAMES = """
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
+ UNION
+SELECT conname FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+"""
+
+
+def test_no_name_is_cut_under_the_longest_prefix(postgres: Postgres) -> None:
+    """PostgreSQL cuts what is longer than 63 bytes without an error, and two names may become one."""
+    names = {}
+    for prefix in ("atomic", "p" * 24):
+        url = postgres.create_database()
+        with closing(open_store(f"atomic+{url}", Settings(prefix=prefix))) as store:
+            store.schema.migrate()
+        with closing(psycopg2.connect(url)) as session, session.cursor() as cursor:
+            cursor.execute(NAMES)
+            names[prefix] = {name.replace(f"{prefix}_", "atomic_") for (name,) in cursor.fetchall()}
+        postgres.drop_database(url)
+    assert len(names["atomic"]) > 50
+    assert names["p" * 24] == names["atomic"]
 
 
 def test_two_fleets_share_a_database_under_two_prefixes(database_url: str, store: Store) -> None:

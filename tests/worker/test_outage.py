@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import pytest
 
+from atomic_celery import status
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.workers import Fleet
@@ -35,6 +37,30 @@ def test_an_outage_is_said_with_doubling_waits_and_its_end_too(proxied: tuple[Fl
     assert fleet.wait_done(1) == ["after"]
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+def test_a_host_whose_polls_fail_while_it_reports_is_shown_as_degraded_with_the_reason(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """What it claims from is locked; the list of hosts is not."""
+    with closing(Fleet(postgres_url, tmp_path)) as fleet:
+        worker = fleet.worker().start()
+        worker.wait_line("ready")
+        with closing(psycopg2.connect(postgres_url)) as session, session.cursor() as cursor:
+            cursor.execute("LOCK TABLE atomic_ready IN ACCESS EXCLUSIVE MODE")
+            worker.wait_line("degraded")
+            fleet.wait_until(lambda: shown(fleet).poll_failures, what="its reports say so")
+            host = shown(fleet)
+            assert (host.state, bool(host.last_error)) == ("degraded", True)
+        worker.wait_line("recovered")
+        fleet.wait_until(lambda: shown(fleet).state == "idle", what="its reports say that it is well")
+
+
+def shown(fleet: Fleet) -> status.HostStatus:
+    """Return the one host as `status` shows it."""
+    store = fleet.store
+    seen = status.compose(store.now_ms(), store.hosts.list(), [], [], store=store, version=None)
+    return seen.hosts[0]
 
 
 @pytest.mark.parametrize("how", ["drop", "blackhole"])

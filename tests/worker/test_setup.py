@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -218,6 +219,24 @@ def test_environment_and_settings_do_what_the_options_do(database_url: str, tmp_
         fleet.worker().start().wait_line("ready")
         [host] = fleet.store.hosts.list()
         assert (host.provider_id, host.labels) == ("from-conf", {"c": "d"})
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "expected"),
+    [
+        (("--provider-id", "said"), {"ATOMIC_PROVIDER_ID": "variable", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "said"),
+        ((), {"ATOMIC_PROVIDER_ID": "variable", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "variable"),
+        ((), {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-7"}, "pod-7"),
+        ((), {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": ""}, socket.gethostname()),
+        ((), {"HOSTNAME": "no-pod"}, None),
+    ],
+)
+def test_where_a_host_runs_is_an_option_a_variable_or_the_name_of_its_pod(
+    fleet: Fleet, options: tuple[str, ...], env: dict[str, str], expected: str | None
+) -> None:
+    fleet.worker(options=options, env=env).start().wait_line("ready", **({"instance": expected} if expected else {}))
+    [host] = fleet.store.hosts.list()
+    assert host.provider_id == expected
 
 
 def test_json_lines_are_all_that_stands_on_stdout(fleet: Fleet) -> None:
