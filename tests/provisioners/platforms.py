@@ -340,6 +340,10 @@ class Kubectl(Platform):
         if given.given0 != "deployment/worker":
             name = given.given0.rpartition("/")[2]
             raise Refused(1, f'Error from server (NotFound): deployments.apps "{name}" not found')
+        if self.state.get("refuse_scale"):
+            raise Refused(
+                1, "Error from server (Timeout): the server was unable to return a response in the time allotted"
+            )
         self.state["size"] = int(given.replicas)
         self._reconcile()
 

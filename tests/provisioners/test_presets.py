@@ -171,3 +171,22 @@ def test_instances_in_a_warm_pool_are_none_of_the_fleet(stage: Stage, permit: Pe
     assert ids(stage.provisioner.list(permit)) == ["i-2"]
     stage.provisioner.drain("i-1", permit)
     assert stage.changes() == []
+
+
+@pytest.mark.parametrize("stage", ["kubernetes"], indirect=True)
+def test_a_pod_that_replaces_one_whose_removal_failed_half_way_is_removed_in_its_turn(
+    stage: Stage, permit: Permit
+) -> None:
+    stage.provisioner.scale_to(2, permit, add=2)
+    stage.settle("Running")
+    first, second = ids(stage.provisioner.list(permit))
+    stage.write(refuse_scale=True)
+    with pytest.raises(ProvisionerError, match="unable to return a response"):
+        stage.provisioner.drain(first, permit)
+    kept, replacement = ids(stage.provisioner.list(permit))
+    assert kept == second
+    stage.write(refuse_scale=False)
+    stage.settle("Running")
+    stage.provisioner.drain(replacement, permit)
+    assert ids(stage.provisioner.list(permit)) == [second]
+    assert (stage.read()["size"], stage.read()["victims"]) == (1, [])
