@@ -236,6 +236,46 @@ def test_cloud_init_writes_what_the_other_examples_are() -> None:
     assert StoreUrl.parse(url).password is None
 
 
+def test_the_workflow_plans_as_many_jobs_as_it_is_asked_for(tmp_path: Path) -> None:
+    """By the step's own script, as a runner runs it."""
+    job = of("github-actions/atomic-workers.yml")["jobs"]["plan"]
+    [step] = job["steps"]
+    [name] = job["outputs"]
+    for workers, numbers in (("1", [1]), ("3", [1, 2, 3])):
+        environ = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / workers), "WORKERS": workers}
+        subprocess.run(["bash", "-e", "-c", step["run"]], env=environ, check=True, timeout=60)
+        key, _, value = (tmp_path / workers).read_text().strip().partition("=")
+        assert (key, json.loads(value)) == (name, numbers)
+
+
+def test_a_run_serves_and_ends_by_itself_when_it_is_idle(postgres_url: str, role: Role, tmp_path: Path) -> None:
+    """The job's last step, but for the app and how long it stays idle."""
+    (tmp_path / "database-token").write_text("s3cr3t")
+    (tmp_path / "database-token").chmod(0o600)
+    role.change_password("s3cr3t")
+    script = of("github-actions/atomic-workers.yml")["jobs"]["worker"]["steps"][-1]["run"]
+    for word, instead in {"-A proj ": f"-A {APPLICATION} ", "120000": "1000"}.items():
+        assert word in script
+        script = script.replace(word, instead)
+    with closing(Fleet(postgres_url, tmp_path, broker=role.url)) as fleet:
+        fleet.send("note", "ran")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environ = {**os.environ, **fleet.env, "PATH": path, "RUNNER_TEMP": str(tmp_path), "C_FORCE_ROOT": "1"}
+        environ |= {"ATOMIC_PROVIDER_ID": "19000000001", "PYTHONPATH": str(ROOT)}
+        run = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=tmp_path,
+            env=environ,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert run.returncode == 0, run.stderr
+        assert fleet.ledger.rows() == ["ran"]
+        assert "instance=19000000001" in run.stdout
+
+
 def unit_of(path: Path) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
