@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,6 +142,8 @@ def _database(url_text: str, url: StoreUrl, settings: Settings, *, create: bool)
         within_s = settings.connect_timeout_s + settings.statement_timeout_s
         with closing(open_store(url_text, settings, create=create)) as store, store.deadline(within_s):
             store.schema.require()
+            with suppress(errors.StoreBusy):  # whoever else writes now keeps nobody from starting
+                store.reads.probe_write()
     except errors.SchemaMismatch as error:
         yield Problem(error.what, error.fix)
     except errors.ConfigError as error:
@@ -149,5 +151,5 @@ def _database(url_text: str, url: StoreUrl, settings: Settings, *, create: bool)
     except errors.StoreError as error:
         yield Problem(
             f"the database {url} cannot be used: {error}",
-            "check that it runs, that this machine reaches it, and that the credential is right",
+            "check that it runs, that this machine reaches it, that the credential is right and its user may write",
         )

@@ -82,10 +82,12 @@ def probe_write(store: Store) -> None:
     """Commit a write that changes nothing.
 
     Raises:
-        StoreTrouble: It failed, or took longer than `WRITE_LIMIT_S`.
+        StoreTrouble: It failed, or was not allowed, or took longer than `WRITE_LIMIT_S`.
     """
     try:
         with store.deadline(WRITE_LIMIT_S):
             store.reads.probe_write()
-    except (errors.StoreBusy, errors.StoreUnavailable) as error:
+    except errors.SchemaMismatch:
+        raise
+    except errors.StoreError as error:
         raise StoreTrouble("degraded", f"a write that changes nothing did not commit: {error}", _NO_WRITE) from error

@@ -17,6 +17,10 @@ _UNAVAILABLE = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05", 
 _UNAVAILABLE_CLASSES = ("08", "28", "3D", "53")
 _REFUSED_CLASSES = ("22", "23", "54")  # data, integrity, and limits of the program
 _NO_TABLES = frozenset({"42P01", "42703", "3F000"})
+_FORBIDDEN = "42501"
+_RIGHTS = (
+    "the database user needs SELECT, INSERT, UPDATE and DELETE on all tables of the prefix, USAGE on their sequences"
+)
 _NO_SESSION = frozenset({"26000", "42P05"})
 _SQLITE_BUSY = ("database is locked", "database table is locked", "database schema is locked")
 _SQLITE_NO_TABLES = ("no such table", "no such column", "has no column")
@@ -40,6 +44,8 @@ def translate(error: Exception) -> errors.StoreError:
         return errors.StoreBusy(text)
     if state in _NO_TABLES:
         return errors.SchemaMismatch(text, _MIGRATE)
+    if state == _FORBIDDEN:
+        return errors.StoreError(f"{text}; {_RIGHTS}")
     if state in _NO_SESSION:
         return errors.StoreError(f"{text}; behind a pooler in transaction mode set atomic_notify = False")
     if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):

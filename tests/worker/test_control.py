@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -87,6 +88,29 @@ def test_a_task_revoked_by_its_stamp_never_runs_also_after_a_restart(fleet_with_
     fleet.wait_until(lambda: result.state == "REVOKED", what="the result says so")
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
     assert fleet.ledger.rows() == ["always"]
+
+
+def test_what_waits_for_its_time_is_revoked_whatever_it_waits_for(fleet_with_results: Fleet) -> None:
+    fleet = fleet_with_results
+    fleet.worker(slots=2).start().wait_line("ready")
+    soon = datetime.now(timezone.utc) + timedelta(seconds=3)
+    revoked = {
+        "eta": fleet.send("note", "never", eta=soon),
+        "countdown": fleet.send("note", "never", countdown=3),
+        "countdown and a later end": fleet.send("note", "never", countdown=3, expires=60),
+        "countdown and an end before": fleet.send("note", "never", countdown=3, expires=1),
+        "retry": fleet.send("retry", 1, 3.0),
+        "running": fleet.send("gate", "g", str(fleet.directory)),
+    }
+    fleet.gate("g")
+    fleet.wait_until(lambda: revoked["retry"].state == "RETRY", what="it waits for its retry")
+    for result in revoked.values():
+        fleet.app.control.revoke(result.id, terminate=True, signal="SIGKILL")
+    kept = fleet.send("note", "kept", eta=soon, expires=60)
+    assert kept.get(timeout=60) is None
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert {why: result.state for why, result in revoked.items()} == dict.fromkeys(revoked, "REVOKED")
+    assert sorted(fleet.ledger.rows()) == ["kept", "retry 0"]
 
 
 def test_an_expired_task_is_revoked_and_never_runs(fleet_with_results: Fleet) -> None:

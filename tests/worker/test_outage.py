@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
 
 from atomic_celery import status
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import Postgres, PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.workers import Fleet
 from tests.worker.test_losing import gone
@@ -117,6 +119,38 @@ def test_a_restarted_database_ends_no_worker_and_loses_no_task(own_postgres: Pos
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0
         assert sorted(fleet.ledger.rows()) == ["a", "b", "c"]
+
+
+def test_a_worker_whose_tables_are_dropped_says_how_to_make_them_and_goes_on_in_new_ones(
+    postgres: Postgres, postgres_url: str, tmp_path: Path
+) -> None:
+    with closing(Fleet(postgres_url, tmp_path)) as fleet:
+        worker = fleet.worker().start()
+        worker.wait_line("ready")
+        database = urlsplit(postgres_url).path[1:]
+        names = postgres.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'atomic\\_%'", database=database)
+        postgres.execute(f"DROP TABLE {', '.join(name for (name,) in names)}", database=database)
+        assert "run: celery -A <your project> atomic migrate" in worker.wait_line("degraded")["error"]
+        fleet.store.schema.migrate()
+        worker.wait_line("recovered")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+
+
+def test_a_worker_that_finds_no_room_on_the_disk_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    with closing(Fleet(f"sqlite:///{tmp_path}/fleet.db", tmp_path)) as fleet:
+        worker = fleet.worker().start()
+        worker.wait_line("ready")
+        unlimited = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, unlimited[1]))
+        fleet.send("note", "a")
+        worker.wait_line("degraded", count=2)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, unlimited)
+        worker.wait_line("recovered")
+        fleet.wait_until(lambda: not fleet.unfinished(), what="it is settled")
+        assert set(fleet.ledger.rows()) == {"a"}
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
 
 
 def test_the_second_signal_ends_a_worker_whose_database_is_away(proxied: tuple[Fleet, Proxy]) -> None:

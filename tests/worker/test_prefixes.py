@@ -74,3 +74,23 @@ def test_the_tables_of_one_fleet_can_be_there_without_the_other_s(fleets: tuple[
 def test_each_fleet_has_channels_of_its_own() -> None:
     assert channel(OURS, "holder") != channel(THEIRS, "holder")
     assert len(channel(THEIRS, "holder").encode()) <= 63
+
+
+def test_a_killed_worker_of_one_fleet_is_nothing_to_the_other(fleets: tuple[Fleet, Fleet]) -> None:
+    hosts = []
+    for fleet in fleets:
+        killed = fleet.worker("killed").start()
+        fleet.send("gate", "g", str(fleet.directory), task_id="id")  # the same fence of the same task
+        fleet.gate("g")
+        hosts.append(killed)
+    ours, theirs = fleets
+    hosts[0].signal(signal.SIGKILL)
+    ours.worker("next").start()
+    ours.gate("g", fence=2)
+    ours.open_gate("g")
+    ours.wait_until(lambda: not unfinished(ours), what="ours has run again")
+    assert [(running.task_id, running.fence) for running in theirs.running()] == [("id", 1)]
+    theirs.open_gate("g")
+    theirs.wait_until(lambda: not unfinished(theirs), what="theirs goes on")
+    assert not hosts[1].events("lost")
+    assert sorted(path.name for path in theirs.directory.glob("g.begun.*")) == ["g.begun.1"]
