@@ -11,7 +11,7 @@ from atomic_celery.cli import scaling_options
 from atomic_celery.cli.session import Session, command
 from atomic_celery.fleet.controller import Controller
 from atomic_celery.fleet.policy import Policy
-from atomic_celery.fleet.running import run_until_signalled
+from atomic_celery.fleet.running import run_until_signalled, unless_signalled
 from atomic_celery.provisioners.loading import load
 
 EXIT_NOTHING_DECIDED = 1
@@ -49,10 +49,10 @@ def controller(ctx: click.Context, /, session: Session, named: str, once: bool, 
         click.echo(_ONLY_HERE, err=True)
     made = Controller(session.store, provisioner, numbers, lines=session.lines)
     if dry_run:
-        reasons = made.look().reasons()
+        reasons = unless_signalled(made, made.look).reasons()
         session.output.document({"reasons": reasons}) if session.output.as_json else session.output.lines(reasons)
     elif once:
-        made.once()
+        unless_signalled(made, made.once)
         if made.provider_failed:
             ctx.exit(EXIT_NOTHING_DECIDED)
     else:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from atomic_celery.fleet.calls import GIVEN_UP_ENDS_WITHIN_S
 from atomic_celery.loop import Loop
 
 if TYPE_CHECKING:
     from atomic_celery.fleet.controller import Controller
+
+T = TypeVar("T")
 
 _TURN_AT_LEAST_EVERY_S = 1.0
 _LAST_TURN_ENDS_WITHIN_S = GIVEN_UP_ENDS_WITHIN_S + 15.0  # and what it asks of the database
@@ -41,6 +44,29 @@ def running(controller: Controller, *, drain_at_end: bool = False) -> Iterator[C
 
 def run_until_signalled(controller: Controller) -> None:
     """Run *controller* until SIGTERM or SIGINT; hand over at once then. In the main thread only."""
+    with _signals() as fd, running(controller):
+        os.read(fd, 1)
+
+
+def unless_signalled(controller: Controller, act: Callable[[], T]) -> T:
+    """Let *controller* do one thing, and give up what it calls meanwhile on SIGTERM or SIGINT. In the main thread only.
+
+    Raises:
+        CallGivenUp: It was, and *act* says so.
+    """
+    with _signals() as fd:
+
+        def stop() -> None:
+            if os.read(fd, 1):
+                controller.stop()
+
+        threading.Thread(target=stop, name="atomic-signals", daemon=True).start()
+        return act()
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """Yield what a byte can be read from for each SIGTERM and SIGINT; nothing more can, when the block has ended."""
     read_fd, write_fd = os.pipe()
 
     def note(signum: int, _frame: FrameType | None) -> None:
@@ -49,10 +75,8 @@ def run_until_signalled(controller: Controller) -> None:
 
     before = {signum: signal.signal(signum, note) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with running(controller):
-            os.read(read_fd, 1)
+        yield read_fd
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-        os.close(read_fd)
-        os.close(write_fd)
+        os.close(write_fd)  # whoever still reads hears of it: the other end is left to it

@@ -141,13 +141,16 @@ def test_a_listing_that_hangs_is_ended_with_all_that_it_started(
     wait_until(lambda: not any(map(lives, started)), 10)
 
 
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--once",), 0), (("--dry-run",), 1)])
 def test_a_controller_that_is_told_to_end_takes_its_command_along(
-    start: Callable[..., Running], world: World, family: Callable[[], list[int]]
+    start: Callable[..., Running], world: World, family: Callable[[], list[int]], words: tuple[str, ...], code: int
 ) -> None:
-    running = start(commands())
+    running = start(commands(), *words)
     started = wait_until(family, 60)
-    assert running.end() == 0
+    assert running.end() == code, running.text
     wait_until(lambda: not any(map(lives, started)), 10)
+    standing = world.store.terms.look(TERM)
+    assert standing is None if "--dry-run" in words else standing is not None and standing.free
 
 
 def test_a_controller_that_was_frozen_past_its_term_ends_the_command_that_it_left_running(
