@@ -12,12 +12,14 @@ from atomic_celery.claimer import PAUSE_S, Claimer, Hooks
 from atomic_celery.demand import Demand, Want
 from atomic_celery.endings import Ending
 from atomic_celery.lanes import Lanes
-from atomic_celery.lease import LeaseKeeper
+from atomic_celery.lease import LeaseKeeper, trusted_until
 from atomic_celery.store import Claimed, Holder, NewMessage, Store
 from atomic_celery.store.messages import Messages
 from atomic_celery.store.queues import Queue, QueueSpec
 from atomic_celery.store.reads import Filter
+from atomic_celery.store.records import Turn
 from atomic_celery.store.results import Outcome
+from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until
 
 HOLDER = Holder("claimer", "boot")
@@ -82,6 +84,25 @@ def test_it_claims_no_more_than_is_wanted_and_holds_what_it_claimed(
     turn(claimer)
     assert [message.payload for message in wants.got] == [str(number) for number in range(10)]
     assert sorted(lease.message_id for lease in keeper.held()) == sorted(message.id for message in wants.got)
+
+
+def test_a_slow_answer_to_a_claim_makes_no_lease_longer(
+    store: Store, claimer: Claimer, wants: Wants, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = ManualClock(), Messages.turn
+
+    def answer_slowly(self: Messages, *arguments: Any) -> Turn:
+        answer = real(self, *arguments)
+        clock.advance(2.0)
+        return answer
+
+    monkeypatch.setattr(Messages, "turn", answer_slowly)
+    monkeypatch.setattr(claimer, "_clock", clock)
+    publish(store, wants.queue, 1)
+    asked_at = clock.now()
+    claimer.turn()
+    [lease] = keeper.held()
+    assert lease.trusted_until == trusted_until(asked_at, store.settings)
 
 
 @pytest.mark.parametrize(

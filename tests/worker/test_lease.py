@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from atomic_celery.config import Settings
 from atomic_celery.lease import Lease, LeaseKeeper, trusted_until
 from atomic_celery.store import open_store
 from atomic_celery.store.queues import QueueSpec
-from atomic_celery.store.records import Held, Holder, Lane, NewMessage
+from atomic_celery.store.records import Held, Holder, Lane, NewMessage, Renewal
 from atomic_celery.store.store import Store
 from tests.support.clocks import ManualClock
 
@@ -88,6 +89,27 @@ def test_a_lease_is_trusted_from_the_moment_before_it_was_asked_for(store: Store
     lease = keeping.keeper.find(held[0])
     assert lease is not None
     keeping.pass_time(SETTINGS.lease_s - SETTINGS.lease_margin_s - 0.001)
+    assert lease.trusted(keeping.clock)
+    keeping.pass_time(0.001)
+    assert not lease.trusted(keeping.clock)
+
+
+def test_a_slow_answer_to_a_renewal_makes_no_lease_longer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping, renew, takes_s = Keeping(store), store.messages.renew, 2.0
+
+    def renew_slowly(*arguments: Any) -> Renewal:
+        answer = renew(*arguments)
+        keeping.pass_time(takes_s)
+        return answer
+
+    monkeypatch.setattr(store.messages, "renew", renew_slowly)
+    held = keeping.claim()
+    keeping.pass_time(SETTINGS.renew_every_s)
+    keeping.keeper.turn()
+    assert keeping.renewed == [held]
+    lease = keeping.keeper.find(held[0])
+    assert lease is not None
+    keeping.pass_time(SETTINGS.lease_s - SETTINGS.lease_margin_s - takes_s - 0.001)
     assert lease.trusted(keeping.clock)
     keeping.pass_time(0.001)
     assert not lease.trusted(keeping.clock)
