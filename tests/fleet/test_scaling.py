@@ -15,8 +15,8 @@ from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Holder, Limit, NewMessage
 from atomic_celery.store.roots import RootTerms
 from tests.store.desk import LEASE_MS, Desk
+from tests.store.hosts import ONE, THREE_A_MINUTE, TWO, Host, limited
 from tests.store.test_hosts import host
-from tests.store.test_limits import ONE, THREE_A_MINUTE, TWO, Host, limited
 
 NOBODY = Slots(0, 0, 0)
 

@@ -8,7 +8,7 @@ from threading import Barrier
 from atomic_celery.store.queues import QueueSpec
 from atomic_celery.store.records import Claimed, Held, Holder, Lane, NewMessage, Settlement
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
-from tests.store.test_limits import Host
+from tests.store.hosts import Host
 
 
 def test_a_message_is_claimed_by_one_holder(desk: Desk) -> None:

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from atomic_celery.fleet import scaling
 from atomic_celery.fleet.policy import Policy
-from atomic_celery.gate import Gate, choose
+from atomic_celery.gate import choose
 from atomic_celery.store.limits import UNUSED_MS
-from atomic_celery.store.records import Claimed, Gated, Held, Holder, Limit, Settlement, Survey, Turn
-from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
+from atomic_celery.store.records import Gated, Held, Holder, Limit, Survey
+from tests.store.desk import BOB, LEASE_MS, Desk
+from tests.store.hosts import ONE, THREE_A_MINUTE, TWO, Host, limited
 from tests.support.hosts import new_host
-
-ONE = Limit("one", "one", max_running=1)
-TWO = Limit("two", "two", max_running=2)
-THREE_A_MINUTE = Limit("rate", "rate", rate_starts=3, rate_ms=60_000)
-
-
-class Host:
-    """A holder that claims through its gate, as a consumer does."""
-
-    def __init__(self, desk: Desk, holder: Holder = ALICE) -> None:
-        self.desk, self.holder = desk, holder
-        self.gate = Gate(desk.store, holder, LEASE_MS)
-
-    def turn(self, completed: Sequence[Held] = (), limit: int = 10) -> Turn:
-        """Take one turn."""
-        lanes = self.desk.lanes()
-
-        def claim(limit: int) -> Turn:
-            return self.desk.messages.turn(self.holder, Settlement(completed), lanes, limit, LEASE_MS)
-
-        return self.gate.turn(lanes, limit, [held[0] for held in completed], claim)
-
-    def claim(self, limit: int = 10) -> list[Claimed]:
-        """Claim what there is; as many turns as a consumer would take before it sleeps."""
-        claimed = self.turn(limit=limit).claimed
-        while self.gate.is_unfinished and len(claimed) < limit:
-            claimed += self.turn(limit=limit - len(claimed)).claimed
-        return claimed
 
 
 @pytest.fixture
@@ -54,12 +24,6 @@ def alice(desk: Desk) -> Host:
 def bob(desk: Desk) -> Host:
     """Another one."""
     return Host(desk, BOB)
-
-
-def limited(desk: Desk, limit: Limit, count: int = 1, **facts: Any) -> list[int]:
-    """Publish messages under a limit; return their ids."""
-    ids = desk.messages.publish([desk.new(limit=limit, task_name=limit.name, **facts) for _ in range(count)])
-    return [message_id for message_id in ids if message_id is not None]
 
 
 def test_no_more_run_than_may(desk: Desk, alice: Host, bob: Host) -> None:
@@ -313,65 +277,6 @@ def test_a_limit_that_no_message_has_goes_after_a_day(desk: Desk, alice: Host) -
 
     assert desk.store.limits.expire(100) == 1
     assert len(alice.claim()) == 1
-
-
-@pytest.mark.parametrize("until", ["queued", "unfinished"])
-def test_a_key_is_taken_once(desk: Desk, until: str) -> None:
-    first, second = (desk.new(task_id=name, unique_key="k", unique_until=until) for name in ("t1", "t2"))
-    [message_id] = desk.messages.publish([first])
-
-    assert message_id is not None
-    assert desk.messages.publish([second]) == [None]
-    assert desk.messages.publish(
-        [desk.new(task_id="t3", unique_key="k", unique_until=until, due_ms=desk.now_ms + 9)]
-    ) == [None]
-    assert desk.store.limits.key_holders(["k", "other"]) == {"k": "t1"}
-
-
-def test_a_key_is_taken_once_among_those_published_together(desk: Desk) -> None:
-    new = [desk.new(task_id=name, unique_key="k", unique_until="unfinished") for name in ("t1", "t2")]
-
-    first, second = desk.messages.publish([*new])
-
-    assert (first is None, second is None) == (False, True)
-
-
-@pytest.mark.parametrize(("until", "free"), [("queued", True), ("unfinished", False)])
-def test_a_key_is_free_when_it_starts_or_when_it_is_over(desk: Desk, alice: Host, until: str, free: bool) -> None:
-    desk.messages.publish([desk.new(unique_key="k", unique_until=until)])
-    [claimed] = alice.claim()
-
-    [again] = desk.messages.publish([desk.new(unique_key="k", unique_until=until)])
-    assert (again is not None) == free
-
-    desk.messages.complete([claimed.held])
-    [third] = desk.messages.publish([desk.new(unique_key="k", unique_until=until)])
-    assert (third is not None) != free
-
-
-@pytest.mark.parametrize("end", ["bury", "crashes", "delete"])
-def test_who_is_put_aside_gives_its_key_free(desk: Desk, alice: Host, end: str) -> None:
-    desk.messages.publish([desk.new(unique_key="k", unique_until="unfinished")])
-    [claimed] = alice.claim()
-    if end == "crashes":
-        for _ in range(desk.store.settings.max_crashes):
-            desk.messages.crash([claimed.held], "killed")
-            claimed = next(iter(alice.claim()), claimed)
-    else:
-        _end(desk, claimed.held, end)
-
-    assert desk.messages.publish([desk.new(unique_key="k", unique_until="unfinished")]) != [None]
-
-
-def test_a_task_that_goes_on_is_not_in_its_own_way(desk: Desk, alice: Host) -> None:
-    desk.messages.publish([desk.new(task_id="t", unique_key="k", unique_until="unfinished")])
-    [claimed] = alice.claim()
-
-    desk.messages.supersede(claimed.held, desk.new(task_id="t", unique_key="k", unique_until="unfinished"))
-
-    assert desk.messages.publish([desk.new(task_id="u", unique_key="k", unique_until="unfinished")]) == [None]
-    desk.messages.complete([claimed.held])
-    assert desk.messages.publish([desk.new(task_id="u", unique_key="k", unique_until="unfinished")]) == [None]
 
 
 def test_purging_and_deleting_a_queue_reach_the_gates(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from atomic_celery import errors
 from atomic_celery.store.records import Claimed, Held, Limit, UniqueUntil
 from tests.store.any_order import Machine, run_on_postgresql, run_on_sqlite
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
-from tests.store.test_limits import Host
+from tests.store.hosts import Host
 
 RATE_MS = 10_000
 GRAIN_MS = RATE_MS // 1000

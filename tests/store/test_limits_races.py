@@ -9,7 +9,7 @@ from threading import Barrier, Event
 
 from atomic_celery.store.records import Claimed, Holder, Limit
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
-from tests.store.test_limits import ONE, Host, limited
+from tests.store.hosts import ONE, Host, limited
 
 THREADS, TURNS = 4, 40
 RATE_MS = 500

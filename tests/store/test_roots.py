@@ -13,7 +13,7 @@ from atomic_celery.fleet.policy import Policy
 from atomic_celery.store.messages import CROWD
 from atomic_celery.store.roots import UNUSED_MS, RootTerms, RootView
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
-from tests.store.test_limits import Host
+from tests.store.hosts import Host
 
 _NUMBERS = counting()
 
