@@ -13,7 +13,6 @@ from django_admin import charts, models
 from django_admin.actions import Action, Asked, Outcome, outcome_of
 from django_admin.pages import Context, FleetPage
 
-_LOOKED_BACK_MS = 600_000
 _FIRST_PERIOD = "1h"
 
 
@@ -56,13 +55,10 @@ class TermPage(FleetPage):
 
 
 def _size(store: Store, name: str) -> Context:
-    now_ms = store.now_ms()
     period = history.PERIODS.get(name, history.PERIODS[_FIRST_PERIOD])
-    [begun_ms, *_] = history.begins_of(period, now_ms)
-    samples = store.controllers.samples(now_ms - _LOOKED_BACK_MS)
+    [begun_ms, *_] = history.begins_of(period, store.now_ms())
     return {
         "period": period,
         "periods": list(history.PERIODS),
         "chart": charts.size(period, begun_ms, store.controllers.sizes(begun_ms, period.width_s)),
-        "sample": samples[-1] if samples else None,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ class ControllerStatus:
     """What kind of it; None: it failed, or nothing was planned."""
     reasons: Sequence[str]
     """What was planned and why, in words."""
+    scaling: Mapping[str, int | bool]
+    """What was seen then: the scaling signal under its policy; empty: the provider failed, or nothing was planned."""
+    instances: int | None
+    """How many the provider listed then."""
     provider_failures: int
     """How often in a row it has failed; the hosts that there are stay."""
     provider_retry_in_ms: int | None
@@ -58,6 +62,8 @@ def read(store: Store) -> ControllerStatus | None:
         planned_by=plan.get("holder"),
         provisioner=plan.get("provisioner"),
         reasons=tuple(plan.get("reasons", ())),
+        scaling=plan.get("scaling", {}),
+        instances=plan.get("instances"),
         provider_failures=memory.provider_failures,
         provider_retry_in_ms=retry_in_ms if memory.provider_failures and retry_in_ms > 0 else None,
     )

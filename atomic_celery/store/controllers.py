@@ -84,10 +84,6 @@ class Controllers(Noun):
         del values["at_ms"]
         self._exec("sample", kept_ms=SAMPLES_KEPT_MS, **values)
 
-    def samples(self, since_ms: int) -> list[Sample]:
-        """Return the samples since *since_ms*, the first first; at most one a minute for seven days."""
-        return [Sample(*row) for row in self._many("samples", since_ms=since_ms)]
-
     def sizes(self, since_ms: int, width_s: int) -> list[Size]:
         """Return how large the fleet was since then, in spans of *width_s*; unknown ones are missing.
 

@@ -52,7 +52,9 @@ def _live(app: Celery, store: Store, directory: Path) -> None:
     operations.bury(store, [crashed], reason="its process was killed by signal 9, five times", asked_by="w1@test")
     store.terms.begin(TERM, "controllers-1/17/6f1c", 3_600_000)
     reasons = ["more than 4 have been waiting for 24s, 7 of 9 hosts → add 2"]
-    store.controllers.keep(TERM, {}, {"reasons": reasons, "holder": "controllers-1/17/6f1c", "provisioner": "aws-asg"})
+    signal = {"desiredHosts": 9, "hosts": 7, "demand": 36, "queueDepth": 9, "busySlots": 27, "idleSlots": 1}
+    document = {"reasons": reasons, "holder": "controllers-1/17/6f1c", "provisioner": "aws-asg"}
+    store.controllers.keep(TERM, {}, {**document, "scaling": signal, "instances": 9})
     now_ms = store.now_ms()
     for minute in range(60):
         store.at(now_ms - minute * 60_000)

@@ -641,14 +641,14 @@ def test_the_last_plan_is_kept_with_its_reasons(scene: Scene) -> None:
 def test_the_size_of_the_fleet_is_sampled_once_a_minute(scene: Scene) -> None:
     scene.controller.turn()
     scene.pass_s(180, step_s=5)
-    samples = scene.store.controllers.samples(0)
-    assert len(samples) in (3, 4)
-    assert {sample.desired_hosts for sample in samples} == {0}
+    sizes = scene.store.controllers.sizes(0, 60)
+    assert len(sizes) in (3, 4)
+    assert {size.desired_hosts for size in sizes} == {0}
     scene.desk.pass_ms(8 * 24 * 60 * MINUTE_MS)
     scene.clock.advance(8 * 24 * 3600)
     scene.controller.turn()
     scene.controller.turn()
-    assert len(scene.store.controllers.samples(0)) == 1
+    assert len(scene.store.controllers.sizes(0, 60)) == 1
 
 
 def test_a_scale_up_that_is_held_is_recorded_once(scene: Scene) -> None:

@@ -13,7 +13,6 @@ from django.urls import reverse
 from django_celery_results.models import TaskResult
 from pages.fleet import PAGES, FleetCase, host, url
 
-from atomic_celery.store.controllers import Sample as ControllerSample
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.traffic import Sample
 from django_admin.apps import LABEL
@@ -186,10 +185,9 @@ class Pages(FleetCase):
         with self.here() as store:
             store.terms.begin("fleet-controller", "c-1", 20_000)
             reasons = ["2 hosts are wanted, 1 is there: <b>add</b> one", "postgresql://u:hunter2@h/d failed"]
-            store.controllers.keep(
-                "fleet-controller", {}, {"reasons": reasons, "holder": "c-1", "provisioner": "memory"}
-            )
-            store.controllers.add_sample(ControllerSample(0, 2, 1, 1, 8, 4, 4, 4, 0))
+            signal = {"desiredHosts": 2, "hosts": 1, "demand": 8, "queueDepth": 4, "busySlots": 4, "idleSlots": 0}
+            document = {"reasons": reasons, "holder": "c-1", "provisioner": "memory", "scaling": signal, "instances": 1}
+            store.controllers.keep("fleet-controller", {}, document)
         page = self.see("term")
         for said in ("2 hosts are wanted, 1 is there: &lt;b&gt;add", "memory", "instances listed", "4, 0 free"):
             assert said in page, said

@@ -22,13 +22,6 @@ INSERT INTO atomic_fleet_sample (at_ms, desired_hosts, hosts, instances, demand,
 VALUES ({now_ms} / 60000 * 60000, :desired_hosts, :hosts, :instances, :demand, :queue_depth, :running, :busy_slots, :idle_slots)
 ON CONFLICT (at_ms) DO NOTHING;
 
--- name: samples :many
--- The samples since some time, the first first.
-SELECT at_ms, desired_hosts, hosts, instances, demand, queue_depth, running, busy_slots, idle_slots
-  FROM atomic_fleet_sample
- WHERE at_ms >= :since_ms
- ORDER BY at_ms;
-
 -- name: sizes :many
 -- The most that there were, or were to be, in each span of a width since some time, the first first.
 SELECT at_ms / :width_ms * :width_ms AS begins_ms, max(desired_hosts), max(hosts), max(instances)
