@@ -11,13 +11,16 @@ import os
 import signal
 import sys
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127
 
 
 def main(report: int, command: list[str]) -> None:
     """Run *command*; does not return."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # who was to end this one may die over it
     program = os.fork()
     if program == 0:
         _become(report, command)

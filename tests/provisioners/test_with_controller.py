@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from atomic_celery.fleet.controller import TERM
@@ -139,6 +140,7 @@ def test_a_listing_that_hangs_is_ended_with_all_that_it_started(
     degraded = running.wait_event("degraded")
     assert degraded["code"] == "timeout"
     wait_until(lambda: not any(map(lives, started)), 10)
+    assert running.end() == 0
 
 
 @pytest.mark.parametrize(("words", "code"), [((), 0), (("--once",), 0), (("--dry-run",), 1)])
@@ -163,6 +165,22 @@ def test_a_controller_that_was_frozen_past_its_term_ends_the_command_that_it_lef
     assert all(map(lives, started))
     os.kill(running.process.pid, signal.SIGCONT)
     wait_until(lambda: not any(map(lives, started)), 30, lambda: running.text)
+    assert running.end() == 0
+
+
+def test_a_controller_that_is_killed_leaves_nothing_of_its_own_behind(
+    start: Callable[..., Running], world: World, family: Callable[[], list[int]]
+) -> None:
+    """Its command goes on, as it was asked to; what was to look after that does not."""
+    running = start(commands())
+    started = wait_until(family, 60)
+    keeper = psutil.Process(started[0]).ppid()
+    assert psutil.Process(keeper).ppid() == running.process.pid
+    running.process.kill()
+    wait_until(lambda: not lives(keeper), 30)
+    assert all(map(lives, started))
+    for process in started:
+        os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("stage", ["azure-vmss"], indirect=True)
