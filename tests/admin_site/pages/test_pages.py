@@ -8,6 +8,7 @@ import json
 import re
 
 import pytest
+from django.db import connections
 from django.test import Client
 from django.urls import reverse
 from django_celery_results.models import TaskResult
@@ -15,6 +16,7 @@ from pages.fleet import PAGES, FleetCase, host, url
 
 from atomic_celery.store.hosts import HostReport
 from atomic_celery.store.traffic import Sample
+from django_admin import project
 from django_admin.apps import LABEL
 
 EVIL = "<script>alert('x')</script>\x00\u202e<b>"
@@ -63,6 +65,14 @@ class Pages(FleetCase):
         assert "<strong>0</strong> ended" in page
         for said in ("Ran for", "Waited for", "As a table", "fleet-most"):
             assert said not in page
+
+    def test_no_statement_of_a_page_is_compiled_by_the_database(self) -> None:
+        """For some that would take seconds, on small tables, too."""
+        connection = connections[project.alias()]
+        if connection.vendor == "postgresql":
+            with project.looking(), connection.cursor() as cursor:
+                cursor.execute("SHOW jit")
+                assert cursor.fetchone() == ("off",)
 
     def test_hosts_are_shown_with_what_they_hold(self) -> None:
         self.publish()
