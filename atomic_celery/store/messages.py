@@ -389,8 +389,8 @@ def _held(row: Row) -> Held:
 
 
 def _crashed(row: Row) -> Crashed:
-    message_id, fence, crashes, buried, task_id, task_name, holder, _ = row
-    return Crashed(message_id, fence, crashes, bool(buried), task_id, task_name, holder)
+    message_id, fence, crashes, buried, task_id, task_name, holder, root_id, _ = row
+    return Crashed(message_id, fence, crashes, bool(buried), task_id, task_name, holder, root_id)
 
 
 def _line(message: Claimed) -> tuple[int, int]:

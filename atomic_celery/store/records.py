@@ -120,6 +120,7 @@ class Crashed:
     task_id: str | None
     task_name: str | None
     holder: str
+    root_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def record(host: Host, crashed: Crashed) -> None:
     """Note that a message was buried. Called on the claimer's thread; what fails here fails alone."""
     detail = {"message": crashed.id, "task": crashed.task_name, "task_id": crashed.task_id}
     try:
-        host.store.events.record("message-dead", host=crashed.holder, detail=detail)
+        host.store.events.record("message-dead", host=crashed.holder, root=crashed.root_id, detail=detail)
     except errors.StoreError as error:
         logger.warning("The burial of message %d could not be noted: %s", crashed.id, error)
 

@@ -83,7 +83,8 @@ def test_a_task_that_kills_its_child_again_and_again_is_buried_and_failed(fleet_
     events = fleet.wait_until(
         lambda: [each for each in fleet.store.events.list() if each.kind == "message-dead"], what="the fleet event"
     )
-    assert [event.detail["task_id"] for event in events] == [result.id]
+    assert [(event.root, event.detail["task_id"]) for event in events] == [(result.id, result.id)]
+    assert [event.host for event in events] == [host.id for host in fleet.store.hosts.list()]
 
 
 @pytest.mark.parametrize(

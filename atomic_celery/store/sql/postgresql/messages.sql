@@ -416,10 +416,10 @@ WITH held AS MATERIALIZED (
      WHERE message_id = ANY (ARRAY(SELECT message_id FROM crashed WHERE successor_id IS NOT NULL))
 )
 SELECT crashed.message_id, crashed.fence, crashed.crashes, crashed.buried, message.task_id,
-       message.task_name, crashed.holder, crashed.queue_id
+       message.task_name, crashed.holder, message.root_id, crashed.queue_id
   FROM crashed
  CROSS JOIN LATERAL (
-       SELECT task_id, task_name FROM atomic_message WHERE id = crashed.message_id LIMIT 1) AS message
+       SELECT task_id, task_name, root_id FROM atomic_message WHERE id = crashed.message_id LIMIT 1) AS message
  WHERE crashed.successor_id IS NULL;
 
 -- name: lapsed :many hot

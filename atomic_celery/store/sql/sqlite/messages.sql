@@ -287,7 +287,7 @@ DELETE FROM atomic_message
 DELETE FROM atomic_crash
  WHERE message_id IN (SELECT message_id FROM settled WHERE successor_id IS NOT NULL);
 SELECT settled.message_id, settled.fence, settled.crashes, settled.crashes >= :max_crashes,
-       message.task_id, message.task_name, settled.holder, settled.queue_id
+       message.task_id, message.task_name, settled.holder, message.root_id, settled.queue_id
   FROM settled
   JOIN atomic_message AS message ON message.id = settled.message_id
  WHERE settled.successor_id IS NULL;
