@@ -41,13 +41,15 @@ def fleet_controller(
         try:
             held.connect()
             policy = Policy.of(held.settings, **numbers)
-            with running(Controller(held.store, _made(provisioner), policy), drain_at_end=True) as controller:
+            with running(
+                Controller(held.store, _made(provisioner, held.store.journal), policy), drain_at_end=True
+            ) as controller:
                 yield controller
         finally:
             broker.give_back(held)
 
 
-def _made(provisioner: Provisioner | dict[str, Any] | str) -> Provisioner:
+def _made(provisioner: Provisioner | dict[str, Any] | str, journal: str) -> Provisioner:
     if isinstance(provisioner, str):
-        return load(provisioner)
-    return from_mapping(provisioner) if isinstance(provisioner, dict) else provisioner
+        return load(provisioner, journal)
+    return from_mapping(provisioner, journal) if isinstance(provisioner, dict) else provisioner

@@ -44,7 +44,7 @@ def controller(ctx: click.Context, /, session: Session, named: str, once: bool, 
     session.choose(**policy)
     with trouble.bounded(session.store):
         session.store.schema.require()
-    provisioner, numbers = load(named), Policy.of(session.settings)
+    provisioner, numbers = load(named, session.store.journal), Policy.of(session.settings)
     if session.store.dialect == "sqlite" and provisioner.kind != "local" and numbers.max_hosts > 1:
         click.echo(_ONLY_HERE, err=True)
     made = Controller(session.store, provisioner, numbers, lines=session.lines)

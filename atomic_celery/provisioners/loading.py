@@ -18,17 +18,21 @@ _METHODS = ("list", "scale_to", "drain")
 _DEFAULT_NAME = "provisioner"
 
 
-def load(named: str) -> Provisioner:
+def load(named: str, journal: str) -> Provisioner:
     """Return the provisioner of a JSON file, or of a module: ``fleet.json``, ``package.module[:object]``.
 
     Without a name the module's ``provisioner`` is meant. An object that is a class, or another callable without the
     methods of a provisioner, is called.
 
+    Args:
+        named: The file or the object.
+        journal: Whose fleet it is for, as `Store.journal` has it.
+
     Raises:
         ConfigError: There is none, or it is none.
     """
     if named.endswith(".json") or os.sep in named:
-        return _from_file(Path(named))
+        return _from_file(Path(named), journal)
     found = _import(named)
     if missing := _lacks(found):
         raise ConfigError(f"the provisioner {named} has no {', '.join(missing)}")
@@ -59,8 +63,8 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def from_mapping(given: Any) -> Provisioner:
-    """Return the provisioner that the content of a JSON file describes.
+def from_mapping(given: Any, journal: str) -> Provisioner:
+    """Return the provisioner that the content of a JSON file describes, for the fleet of *journal*.
 
     Raises:
         ConfigError: It describes none; says everything that is wrong with it.
@@ -68,7 +72,7 @@ def from_mapping(given: Any) -> Provisioner:
     described = read(given)
     if isinstance(described, Commands):
         return CommandProvisioner(described)
-    return LocalProvisioner(described)
+    return LocalProvisioner(described, journal)
 
 
 def _lacks(found: Any) -> list[str]:
@@ -76,7 +80,7 @@ def _lacks(found: Any) -> list[str]:
     return methods if isinstance(getattr(found, "kind", None), str) else [*methods, "kind"]
 
 
-def _from_file(path: Path) -> Provisioner:
+def _from_file(path: Path, journal: str) -> Provisioner:
     try:
         given = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
@@ -84,7 +88,7 @@ def _from_file(path: Path) -> Provisioner:
     except (RecursionError, ValueError) as error:
         raise ConfigError(f"the provisioner {path} is no JSON: {error}") from None
     try:
-        return from_mapping(given)
+        return from_mapping(given, journal)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

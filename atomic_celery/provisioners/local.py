@@ -1,12 +1,14 @@
 """Worker processes on this machine: for trying things out, for tests, for one machine that is large enough.
 
 The workers outlive the controller that started them. Each leaves a note of its process in a directory, by which the
-next controller knows it: its number and when it started, because a number alone is given away again.
+next controller knows it: its number and when it started, because a number alone is given away again. Each fleet has
+a directory of its own, whichever one it is given: the workers of another are no instances of this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -45,15 +47,21 @@ class _Note:
 class LocalProvisioner:
     """Starts and stops `celery worker -P atomic` on this machine.
 
+    Args:
+        workers: What to start.
+        journal: The tables that are the fleet's, as `Store.journal` has them; no other fleet's workers are seen.
+        clock: What time it is.
+
     Raises:
         ConfigError: The directory cannot be used.
     """
 
     kind = "local"
 
-    def __init__(self, workers: LocalWorkers, clock: Clock | None = None) -> None:
+    def __init__(self, workers: LocalWorkers, journal: str, clock: Clock | None = None) -> None:
         self._workers, self._clock = workers, clock or SystemClock()
-        self._directory = Path(workers.directory or identity.default_state_dir() / "local-workers").expanduser()
+        place = Path(workers.directory or identity.default_state_dir() / "local-workers").expanduser()
+        self._directory = place / hashlib.sha256(journal.encode()).hexdigest()[:16]
         self._ours: dict[str, int] = {}
         self._exit_codes: dict[str, int] = {}
         try:

@@ -81,7 +81,7 @@ class LocalFleet:
     @property
     def instances(self) -> list[str]:
         """Names of the workers that the provisioner knows of."""
-        return sorted(path.stem for path in self._notes.glob("*.json"))
+        return sorted(path.stem for path in self._notes.rglob("*.json"))
 
     @property
     def hosts(self) -> list[str]:
@@ -118,7 +118,7 @@ class LocalFleet:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(30)
-        for path in self._notes.glob("*.json"):
+        for path in self._notes.rglob("*.json"):
             note = json.loads(path.read_text())
             try:
                 os.killpg(note["pid"], signal.SIGKILL)
@@ -128,5 +128,5 @@ class LocalFleet:
         self.fleet.close()
 
     def __str__(self) -> str:
-        logs = [path.read_text()[-3000:] for path in sorted(self._notes.glob("*.log"))]
+        logs = [path.read_text()[-3000:] for path in sorted(self._notes.rglob("*.log"))]
         return "\n".join([str(self.seen[-5:]), self._log.read_text()[-6000:], *logs])

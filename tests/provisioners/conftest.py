@@ -19,6 +19,8 @@ from atomic_celery.provisioners import from_mapping
 from tests.provisioners import platforms
 from tests.style.sources import ROOT
 
+JOURNAL = "sqlite /var/lib/queue.db atomic"
+"""The tables of a fleet."""
 PRESETS = ROOT / "examples" / "worker-fleet" / "presets"
 NAMES = {
     "RESOURCE_GROUP": "a-group",
@@ -57,7 +59,7 @@ class Stage:
         self.name, self.program, self.fresh = name, program, fresh
         self._path = state_path
         state_path.write_text(json.dumps({"instances": [], "size": 0, "made": 0, "log": [], "victims": []}))
-        self.provisioner: Provisioner = from_mapping(preset(name))
+        self.provisioner: Provisioner = from_mapping(preset(name), JOURNAL)
 
     def write(self, **state: Any) -> None:
         """Change the platform's state behind everybody's back."""

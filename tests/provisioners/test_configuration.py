@@ -19,7 +19,7 @@ from atomic_celery.errors import ConfigError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import CommandProvisioner, LocalProvisioner, from_mapping, load
 from atomic_celery.provisioners.configuration import Commands, ListFormat, read
-from tests.provisioners.conftest import PRESETS
+from tests.provisioners.conftest import JOURNAL, PRESETS
 
 SCHEMA = json.loads(importlib.resources.files(provisioners).joinpath("provisioner.schema.json").read_text())
 COMMAND: dict[str, Any] = {"kind": "command", "up": ["up", "{target}"], "down": ["down", "{id}"], "list": ["list"]}
@@ -202,8 +202,8 @@ def test_what_is_not_said_has_the_documented_default() -> None:
 
 
 def test_the_kind_decides_what_it_is(tmp_path: Path) -> None:
-    assert isinstance(from_mapping(COMMAND), CommandProvisioner)
-    assert isinstance(from_mapping({**LOCAL, "directory": str(tmp_path)}), LocalProvisioner)
+    assert isinstance(from_mapping(COMMAND, JOURNAL), CommandProvisioner)
+    assert isinstance(from_mapping({**LOCAL, "directory": str(tmp_path)}, JOURNAL), LocalProvisioner)
 
 
 def write(path: Path, text: str) -> str:
@@ -212,7 +212,7 @@ def write(path: Path, text: str) -> str:
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:
-    assert load(write(tmp_path / "fleet.json", json.dumps(COMMAND))).kind == "command"
+    assert load(write(tmp_path / "fleet.json", json.dumps(COMMAND)), JOURNAL).kind == "command"
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
 )
 def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, content: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        load(write(tmp_path / "fleet.json", content))
+        load(write(tmp_path / "fleet.json", content), JOURNAL)
 
 
 def test_a_file_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"cannot read the provisioner /gone/fleet\.json: No such file"):
-        load("/gone/fleet.json")
+        load("/gone/fleet.json", JOURNAL)
 
 
 MODULE = """
@@ -263,7 +263,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", ["", ":provisioner", ":Cloud", ":make"])
 def test_a_module_s_object_is_loaded(module: str, name: str) -> None:
-    assert load(f"{module}{name}").kind == "my-cloud"
+    assert load(f"{module}{name}", JOURNAL).kind == "my-cloud"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_module_s_object_is_loaded(module: str, name: str) -> None:
 )
 def test_a_module_without_a_provisioner_is_refused(module: str, name: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        load(name)
+        load(name, JOURNAL)
 
 
 CLOUD = """
@@ -302,7 +302,7 @@ def test_the_provisioner_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     write(tmp_path / "a_guide_s_cloud.py", f"{CLOUD}\n{code}")
     monkeypatch.syspath_prepend(tmp_path)
-    made = load("a_guide_s_cloud")
+    made = load("a_guide_s_cloud", JOURNAL)
     made.scale_to(3, permit, add=2)
     assert [instance.id for instance in made.list(permit)] == ["vm-0", "vm-1"]
     made.drain("vm-0", permit)

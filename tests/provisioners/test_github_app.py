@@ -19,7 +19,7 @@ from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import from_mapping
 from atomic_celery.provisioners.configuration import GithubAppSettings
 from atomic_celery.provisioners.github_app import GithubApp
-from tests.provisioners.conftest import PRESETS
+from tests.provisioners.conftest import JOURNAL, PRESETS
 from tests.provisioners.github import APP, INSTALLATION, GitHub, Reply, key_pair
 from tests.support.clocks import ManualClock
 
@@ -381,7 +381,7 @@ def test_only_gh_gets_the_token(
     monkeypatch.setenv("GH_TOKEN", "the-controller-s-own")
     for name in ("gh", "other"):
         programs(name, f"echo {name} $GH_TOKEN >> {tmp_path}/noted; echo '[]'")
-    made = from_mapping(preset_with(settings, list=[["gh"], ["other"], ["gh"]]))
+    made = from_mapping(preset_with(settings, list=[["gh"], ["other"], ["gh"]]), JOURNAL)
     assert list(made.list(permit)) == []
     noted = (tmp_path / "noted").read_text().splitlines()
     assert noted == [f"gh {github.token(1)}", "other the-controller-s-own", f"gh {github.token(1)}"]
@@ -393,5 +393,5 @@ def test_a_command_that_prints_its_token_is_not_quoted(
     _github, settings = real_github
     programs("gh", 'echo "refused: $GH_TOKEN" >&2; exit 1')
     with pytest.raises(ProvisionerError) as refused:
-        from_mapping(preset_with(settings)).list(permit)
+        from_mapping(preset_with(settings), JOURNAL).list(permit)
     assert str(refused.value) == "gh exited with 1: refused: [redacted]"

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from atomic_celery import identity
+from atomic_celery.clock import Clock
 from atomic_celery.errors import CallGivenUp, ConfigError, ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import LocalProvisioner, local
 from atomic_celery.provisioners.configuration import LocalWorkers
-from tests.provisioners.conftest import ids, states
+from tests.provisioners.conftest import JOURNAL, ids, states
 from tests.support.clocks import ManualClock
 from tests.support.waiting import wait_until
 from tests.support.workers import APPLICATION, ROOT, Fleet
 
 
+def named(journal: str) -> str:
+    """Return what the directory of a fleet is called."""
+    return hashlib.sha256(journal.encode()).hexdigest()[:16]
+
+
+FLEET = named(JOURNAL)
+"""Its directory in the one that is given."""
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "local"
+    path = tmp_path / "local" / FLEET
     yield path
     for process in psutil.Process().children(recursive=True):  # what a failed test left
         with contextlib.suppress(psutil.Error):
@@ -46,7 +59,11 @@ def fleet(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def workers(directory: Path, app: str = APPLICATION, options: tuple[str, ...] = ()) -> LocalWorkers:
-    return LocalWorkers(app=app, directory=str(directory), slots=1, options=("-l", "INFO", *options))
+    return LocalWorkers(app=app, directory=str(directory.parent), slots=1, options=("-l", "INFO", *options))
+
+
+def provisioner(configured: LocalWorkers, clock: Clock | None = None) -> LocalProvisioner:
+    return LocalProvisioner(configured, JOURNAL, clock)
 
 
 def registered(fleet: Fleet) -> set[str | None]:
@@ -54,7 +71,7 @@ def registered(fleet: Fleet) -> set[str | None]:
 
 
 def test_workers_start_run_tasks_and_end(fleet: Fleet, directory: Path, permit: Permit) -> None:
-    made = LocalProvisioner(workers(directory))
+    made = provisioner(workers(directory))
     assert ids(made.list(permit)) == []
 
     made.scale_to(2, permit, add=2)
@@ -66,7 +83,7 @@ def test_workers_start_run_tasks_and_end(fleet: Fleet, directory: Path, permit: 
     fleet.send("note", "ran")
     fleet.wait_done(1)
 
-    after_a_restart = LocalProvisioner(workers(directory))
+    after_a_restart = provisioner(workers(directory))
     assert ids(after_a_restart.list(permit)) == started
     assert states(after_a_restart.list(permit)) == {"running"}
 
@@ -79,7 +96,7 @@ def test_workers_start_run_tasks_and_end(fleet: Fleet, directory: Path, permit: 
 
 
 def test_a_worker_that_ended_by_itself_is_forgotten(fleet: Fleet, directory: Path, permit: Permit) -> None:
-    made = LocalProvisioner(workers(directory, options=("--idle-exit", "1")))
+    made = provisioner(workers(directory, options=("--idle-exit", "1")))
     made.scale_to(1, permit, add=1)
     fleet.wait_until(lambda: ids(made.list(permit)) == [])
     made.scale_to(1, permit, add=1)
@@ -89,7 +106,7 @@ def test_a_worker_that_ended_by_itself_is_forgotten(fleet: Fleet, directory: Pat
 def test_a_worker_that_cannot_start_has_failed_until_it_is_removed(
     directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = LocalProvisioner(workers(directory, app="no.such.module"))
+    made = provisioner(workers(directory, app="no.such.module"))
     made.scale_to(1, permit, add=1)
     wait_until(lambda: states(made.list(permit)) == {"failed"}, describe=lambda: logs(directory))
     [failed] = ids(made.list(permit))
@@ -106,7 +123,7 @@ def test_logs_of_workers_that_ended_are_kept_of_the_last_ones_only(
     directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_LOGS_KEPT", 2)
-    made = LocalProvisioner(workers(directory))
+    made = provisioner(workers(directory))
     note(directory, "local-0", os.getpid(), identity.start_of(os.getpid()) or "")
     for number in range(5):
         for suffix in (".log", ".log.1"):
@@ -122,7 +139,7 @@ def test_a_log_that_grows_long_is_cut_short_under_a_worker_that_goes_on(
     directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_LOG_BYTES", 10)
-    made = LocalProvisioner(workers(directory))
+    made = provisioner(workers(directory))
     note(directory, "local-0", os.getpid(), identity.start_of(os.getpid()) or "")
     log = directory / "local-0.log"
     with log.open("a") as said:
@@ -137,7 +154,7 @@ def test_a_log_that_grows_long_is_cut_short_under_a_worker_that_goes_on(
 @pytest.fixture
 def stubborn(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a note of it, that does not mind SIGTERM, and a child that does not either."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     script = "trap '' TERM; (trap '' TERM; sleep 1000) & wait; wait"
     process = subprocess.Popen(["sh", "-c", script], start_new_session=True)
     wait_until(lambda: psutil.Process(process.pid).children(recursive=True))
@@ -159,7 +176,7 @@ def test_a_worker_that_does_not_end_is_killed_after_a_while(
     stubborn: subprocess.Popen[bytes], directory: Path, permit: Permit
 ) -> None:
     clock = ManualClock()
-    made = LocalProvisioner(workers(directory), clock)
+    made = provisioner(workers(directory), clock)
     family = [psutil.Process(stubborn.pid), *psutil.Process(stubborn.pid).children(recursive=True)]
     made.drain("local-1", permit)
     clock.advance(29)
@@ -177,14 +194,14 @@ def test_another_process_with_the_same_number_is_left_alone(
     stubborn: subprocess.Popen[bytes], directory: Path, permit: Permit
 ) -> None:
     note(directory, "local-1", stubborn.pid, "another start")
-    made = LocalProvisioner(workers(directory))
+    made = provisioner(workers(directory))
     made.drain("local-1", permit)
     assert ids(made.list(permit)) == []
     assert stubborn.poll() is None
 
 
 def test_nothing_is_done_without_the_right_to(stubborn: subprocess.Popen[bytes], directory: Path) -> None:
-    made, permit = LocalProvisioner(workers(directory)), Permit(lambda: False, threading.Event())
+    made, permit = provisioner(workers(directory)), Permit(lambda: False, threading.Event())
     for act in (
         lambda: made.list(permit),
         lambda: made.scale_to(2, permit, add=1),
@@ -197,14 +214,71 @@ def test_nothing_is_done_without_the_right_to(stubborn: subprocess.Popen[bytes],
 
 
 def test_a_note_that_makes_no_sense_is_named(directory: Path, permit: Permit) -> None:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     (directory / "local-1.json").write_text("{")
     with pytest.raises(ProvisionerError, match=r"cannot make sense of .*local-1\.json") as refused:
-        LocalProvisioner(workers(directory)).list(permit)
+        provisioner(workers(directory)).list(permit)
     assert refused.value.code == "malformed"
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot use the directory .*/file/local: Not a directory"):
-        LocalProvisioner(workers(tmp_path / "file" / "local"))
+    with pytest.raises(ConfigError, match=r"cannot use the directory .*/file/\w+: Not a directory"):
+        provisioner(workers(tmp_path / "file" / FLEET))
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["one directory", "the default"])
+def test_two_fleets_do_not_see_each_other(
+    given: bool,
+    stubborn: subprocess.Popen[bytes],
+    directory: Path,
+    permit: Permit,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """One of them has a busy worker, and a directory in which the other one's controller looks."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    configured = workers(directory, app="no.such.module")
+    if not given:
+        configured = replace(configured, directory=None)
+        moved = tmp_path / "state" / "atomic_celery" / "local-workers"
+        moved.parent.mkdir(parents=True)
+        directory.parent.rename(moved)
+    clock = ManualClock()
+    mine, other = (LocalProvisioner(configured, journal, clock) for journal in (JOURNAL, f"{JOURNAL}2"))
+    assert ids(mine.list(permit)) == ["local-1"]
+    assert ids(other.list(permit)) == []
+    other.drain("local-1", permit)
+    clock.advance(60)
+    other.scale_to(1, permit, add=1)
+    [started] = ids(other.list(permit))
+    assert ids(mine.list(permit)) == ["local-1"]
+    mine.drain(started, permit)
+    assert states(mine.list(permit)) == {"running"}
+    assert states(other.list(permit)) <= {"running", "failed"}
+    assert stubborn.poll() is None
+    wait_until(lambda: states(other.list(permit)) == {"failed"})
+
+
+def test_a_fleet_s_busy_worker_outlives_the_controller_of_another_prefix(
+    fleet: Fleet, directory: Path, permit: Permit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two real controllers of one file, one database and one directory; the second fleet has nothing to do."""
+    configured = directory.parent.parent / "local.json"
+    said = {"kind": "local", "app": APPLICATION, "slots": 1, "directory": str(directory.parent)}
+    configured.write_text(json.dumps(said))
+    mine = LocalProvisioner(workers(directory), fleet.store.journal)
+    mine.scale_to(1, permit, add=1)
+    [worker] = ids(mine.list(permit))
+    fleet.wait_until(lambda: registered(fleet) == {worker})
+    fleet.send("gate", "held", str(fleet.directory))
+    fleet.wait_until(lambda: fleet.store.loads.work(None, 10).running == 1)
+
+    atomic = (sys.executable, "-m", "celery", "-A", APPLICATION, "atomic", "--prefix", "third")
+    once = ("controller", "--provisioner", str(configured), "--once", "--boot-timeout", "1")
+    for command in (("migrate",), once):
+        subprocess.run((*atomic, *command), check=True, timeout=60, cwd=fleet.directory)
+    theirs = fleet.store.journal.removesuffix("atomic") + "third"
+    assert {path.name for path in directory.parent.iterdir()} == {named(fleet.store.journal), named(theirs)}
+    assert [(each.id, each.state) for each in mine.list(permit)] == [(worker, "running")]
+    assert fleet.store.loads.work(None, 10).running == 1

@@ -22,7 +22,7 @@ import trustme
 from atomic_celery.errors import ProvisionerError
 from atomic_celery.fleet.provisioner import Permit, Provisioner
 from atomic_celery.provisioners import from_mapping
-from tests.provisioners.conftest import PRESETS, ids, permit, preset, states
+from tests.provisioners.conftest import JOURNAL, PRESETS, ids, permit, preset, states
 from tests.provisioners.github import APP, INSTALLATION, key_pair
 from tests.provisioners.test_examples import EXAMPLES, of
 from tests.support.daemons import free_port
@@ -95,7 +95,7 @@ def code_of(provisioner: Provisioner, permit: Permit, server: Rest, status: int,
 
 
 def wrong(name: str, **names: str) -> Provisioner:
-    return from_mapping(preset(name, names))
+    return from_mapping(preset(name, names), JOURNAL)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def recorder(moto: str, verb: str) -> bytes:
 def test_aws(moto: str, permit: Permit) -> None:
     recorder(moto, "reset-recording")
     recorder(moto, "start-recording")
-    drive(from_mapping(preset("aws-asg")), permit, lambda: None)
+    drive(from_mapping(preset("aws-asg"), JOURNAL), permit, lambda: None)
     recorded = [json.loads(line) for line in recorder(moto, "download-recording").splitlines()]
     bodies = [base64.b64decode(each["body"]).decode() if each["body_encoded"] else each["body"] for each in recorded]
     asked = {f"autoscaling:{action}" for body in bodies for action in re.findall(r"\bAction=(\w+)", body)}
@@ -178,7 +178,7 @@ def test_aws_without_credentials(permit: Permit, monkeypatch: pytest.MonkeyPatch
     for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
         monkeypatch.delenv(name)
     with pytest.raises(ProvisionerError) as refused:
-        from_mapping(preset("aws-asg")).list(permit)
+        from_mapping(preset("aws-asg"), JOURNAL).list(permit)
     assert refused.value.code == "auth"
 
 
@@ -217,7 +217,7 @@ def test_kubectl(kubernetes: Kubernetes, permit: Permit) -> None:
     def settle() -> None:
         kubernetes.running = dict.fromkeys(kubernetes.running, True)
 
-    made = from_mapping(preset("kubernetes"))
+    made = from_mapping(preset("kubernetes"), JOURNAL)
     drive(made, permit, settle)
     assert kubernetes.replicas == 3
 
@@ -265,7 +265,7 @@ def test_gh(github: Github, permit: Permit, tmp_path: Path) -> None:
     def settle() -> None:
         github.states = dict.fromkeys(github.states, "in_progress")
 
-    provisioner = from_mapping(given)
+    provisioner = from_mapping(given, JOURNAL)
     provisioner.list(permit)
     github.asked.clear()
     provisioner.list(permit)
@@ -319,7 +319,7 @@ def test_gcloud(compute: Compute, permit: Permit) -> None:
     def settle() -> None:
         compute.actions = {name: "NONE" if was == "CREATING" else was for name, was in compute.actions.items()}
 
-    drive(from_mapping(preset("gcp-mig")), permit, settle)
+    drive(from_mapping(preset("gcp-mig"), JOURNAL), permit, settle)
     assert compute.size == 3
     assert needed(compute.asked, GCP_RIGHTS) == set(of("roles/gcp-controller.yaml")["includedPermissions"])
     with pytest.raises(ProvisionerError, match="was not found") as refused:
@@ -328,7 +328,7 @@ def test_gcloud(compute: Compute, permit: Permit) -> None:
 
 
 def test_gcloud_that_is_refused(compute: Compute, permit: Permit) -> None:
-    made = from_mapping(preset("gcp-mig"))
+    made = from_mapping(preset("gcp-mig"), JOURNAL)
     for status, reason, message, code in (
         (403, "forbidden", "Required 'compute.instanceGroupManagers.get' permission for 'projects/acme'", "auth"),
         (401, "authError", "Request had invalid authentication credentials.", "auth"),
@@ -397,7 +397,7 @@ def test_az(azure: AzureManager, permit: Permit) -> None:
     def settle() -> None:
         azure.states = {name: "Succeeded" if was == "Creating" else was for name, was in azure.states.items()}
 
-    drive(from_mapping(preset("azure-vmss")), permit, settle)
+    drive(from_mapping(preset("azure-vmss"), JOURNAL), permit, settle)
     assert azure.size == 3
     assert needed(azure.asked, AZURE_RIGHTS) == set(of("roles/azure-controller.json")["Actions"])
     with pytest.raises(ProvisionerError, match="was not found") as refused:
@@ -406,7 +406,7 @@ def test_az(azure: AzureManager, permit: Permit) -> None:
 
 
 def test_az_that_is_refused(azure: AzureManager, permit: Permit) -> None:
-    made = from_mapping(preset("azure-vmss"))
+    made = from_mapping(preset("azure-vmss"), JOURNAL)
     for status, name, message, code in (
         (403, "AuthorizationFailed", "The client does not have authorization to perform action", "auth"),
         (
@@ -425,5 +425,5 @@ def test_az_without_an_identity(permit: Permit, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path / "azure"))
     monkeypatch.setenv("AZURE_CORE_COLLECT_TELEMETRY", "false")
     with pytest.raises(ProvisionerError, match="az login") as refused:
-        from_mapping(preset("azure-vmss")).list(permit)
+        from_mapping(preset("azure-vmss"), JOURNAL).list(permit)
     assert refused.value.code == "auth"
