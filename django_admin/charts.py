@@ -88,7 +88,7 @@ class SizeBar:
     begun_ms: int
     wanted: int
     there: int
-    listed: int
+    listed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def throughput(history: History) -> Chart:
 
 def size(period: Period, begun_ms: int, sizes: Sequence[Size]) -> SizeChart:
     """Draw how large the fleet was, and was to be, in each part of a period that begins then."""
-    most = max((max(each.desired_hosts, each.hosts, each.instances) for each in sizes), default=0)
+    most = max((max(each.desired_hosts, each.hosts, each.instances or 0) for each in sizes), default=0)
     frame = Frame.of(period, begun_ms, most)
     return SizeChart(
         frame,
@@ -136,7 +136,7 @@ def size(period: Period, begun_ms: int, sizes: Sequence[Size]) -> SizeChart:
                 x=_pixels(frame.place(each.begun_ms)),
                 width=_pixels(frame.step - _GAP),
                 there_part=frame.upright(each.hosts),
-                listed_part=frame.upright(each.instances),
+                listed_part=frame.upright(each.instances or 0),
                 begun_ms=each.begun_ms,
                 wanted=each.desired_hosts,
                 there=each.hosts,

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from atomic_celery import errors
 from atomic_celery.backoff import Backoff
 from atomic_celery.clock import Clock, SystemClock
-from atomic_celery.fleet import snapshot
+from atomic_celery.fleet import scaling, snapshot
 from atomic_celery.fleet.calls import Calls
 from atomic_celery.fleet.decisions import Add, Drain, Plan, Remove
 from atomic_celery.fleet.memory import Asked, Memory
 from atomic_celery.fleet.plan import LISTINGS_TO_FORGET, plan
 from atomic_celery.fleet.provisioner import Instance, Provisioner, checked
 from atomic_celery.lines import Lines
-from atomic_celery.store.controllers import Sample
 from atomic_celery.term import Term
 
 if TYPE_CHECKING:
@@ -158,6 +157,7 @@ class Controller:
         self.provider_failed = left_ms > 0
         if self.provider_failed:
             self._tick_within(left_ms)
+            self._sample_without_listing()
             return None
         try:
             decided = self._decide()
@@ -234,20 +234,9 @@ class Controller:
             "holder": self._holder,
             "provisioner": self._provisioner.kind,
         }
-        sample = Sample(
-            at_ms=seen.now_ms,
-            desired_hosts=signal.desired_hosts,
-            hosts=signal.hosts,
-            instances=len(seen.instances),
-            demand=signal.demand,
-            queue_depth=signal.queue_depth,
-            running=signal.running,
-            busy_slots=signal.busy_slots,
-            idle_slots=signal.idle_slots,
-        )
         with self._writing("planning"):
             self._store.controllers.keep(TERM, self._memory.document(), document)
-            self._store.controllers.add_sample(sample)
+            self._store.controllers.sample(signal.desired_hosts, signal.hosts, len(seen.instances))
             forgotten = self._store.hosts.count_listing(
                 decided.listed, decided.missing, LISTINGS_TO_FORGET, silent_ms=self._stale_ms
             )
@@ -260,6 +249,13 @@ class Controller:
                 self._record("scale-up-held", why=decided.held.why)
             self._held_by = held_by
         return decided
+
+    def _sample_without_listing(self) -> None:
+        """Note what the fleet's size is and ought to be, also while the provider does not say what it runs."""
+        with self._in_time():
+            signal = scaling.read(self._store, self._policy)
+        with self._writing("sampling"):
+            self._store.controllers.sample(signal.desired_hosts, signal.hosts, None)
 
     # Acting
 

@@ -5,7 +5,6 @@ All that is written here is written by whoever leads: in a transaction that hold
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,28 +26,14 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """How many hosts there were, and were to be, at one time."""
-
-    at_ms: int
-    desired_hosts: int
-    hosts: int
-    instances: int
-    demand: int
-    queue_depth: int
-    running: int
-    busy_slots: int
-    idle_slots: int
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """The most hosts that there were, and were to be, in a span of time that begins then."""
 
     begun_ms: int
     desired_hosts: int
     hosts: int
-    instances: int
+    instances: int | None
+    """None: the provider listed none in all that time."""
 
 
 class Controllers(Noun):
@@ -75,14 +60,17 @@ class Controllers(Noun):
         """
         self._exec("remember", name=name, memory=json.dumps(memory))
 
-    def add_sample(self, sample: Sample) -> None:
-        """Note a sample, unless this minute (by the database's clock) has one.
+    def sample(self, desired_hosts: int, hosts: int, instances: int | None) -> None:
+        """Note how many hosts there are and are to be, unless this minute (by the database's clock) has that.
 
         Atomicity: joins the caller's transaction, which must hold the term.
+
+        Args:
+            desired_hosts: How many there are to be.
+            hosts: How many report.
+            instances: How many the provider lists; None: it does not answer.
         """
-        values = dataclasses.asdict(sample)
-        del values["at_ms"]
-        self._exec("sample", kept_ms=SAMPLES_KEPT_MS, **values)
+        self._exec("sample", kept_ms=SAMPLES_KEPT_MS, desired_hosts=desired_hosts, hosts=hosts, instances=instances)
 
     def sizes(self, since_ms: int, width_s: int) -> list[Size]:
         """Return how large the fleet was since then, in spans of *width_s*; unknown ones are missing.

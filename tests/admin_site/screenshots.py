@@ -13,7 +13,6 @@ from atomic_celery import operations
 from atomic_celery.config import Settings
 from atomic_celery.fleet.controller import TERM
 from atomic_celery.store import open_store
-from atomic_celery.store.controllers import Sample as Size
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from atomic_celery.store.traffic import Sample
@@ -62,7 +61,7 @@ def _live(app: Celery, store: Store, directory: Path) -> None:
         ended = [Sample("succeeded", 9, count, 300 * count), Sample("failed", 8, minute % 3, 200)]
         store.traffic.add("host", [*ended, Sample("waited", 6, count, 45 * count)])
         wanted, there = (round(5 + 4 * math.cos((minute + late) / 9)) for late in (0, 9))
-        store.controllers.add_sample(Size(0, wanted, there, max(wanted, there), 4 * wanted, 9, 4 * there, 4 * there, 0))
+        store.controllers.sample(wanted, there, max(wanted, there))
     store.at(None)
 
 

@@ -18,7 +18,6 @@ from atomic_celery.config import Settings
 from atomic_celery.fleet.controller import TERM
 from atomic_celery.fleet.memory import Memory
 from atomic_celery.store import open_store
-from atomic_celery.store.controllers import Sample
 from atomic_celery.store.roots import RootTerms
 from atomic_celery.store.store import Store
 from tests.admin_site.browser import DESK, PHONE, Visitor, chromium
@@ -335,7 +334,7 @@ def controlled(scene: Scene) -> Iterator[Scene]:
     for minute in range(50):
         wanted = minute % 7
         scene.store.at(now_ms - (minute + (minute > 20) * 5) * 60_000)
-        scene.store.controllers.add_sample(Sample(0, wanted, wanted // 2, wanted, 4 * wanted, 0, 0, 0, 0))
+        scene.store.controllers.sample(wanted, wanted // 2, wanted)
     scene.store.at(now_ms - 120_000)
     scene.store.terms.begin(TERM, "c-1", 20_000)
     document = {"reasons": ["3 idle above target, oldest idle 312 s → drain host-7"], "holder": "c-1"}

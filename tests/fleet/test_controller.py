@@ -314,6 +314,17 @@ def test_a_provider_that_fails_is_left_alone_for_longer_and_longer(scene: Scene)
     assert len(scene.events("provider-recovered")) == 1
 
 
+def test_the_fleet_s_size_is_noted_while_the_provider_does_not_answer(scene: Scene) -> None:
+    scene.cloud.failures["list"] = errors.ProvisionerError("unavailable", "gone")
+    for _ in range(20):
+        scene.desk.publish()
+    scene.controller.turn()
+    scene.pass_s(180, step_s=5)
+    sizes = scene.store.controllers.sizes(0, 60)
+    assert len(sizes) in (3, 4)
+    assert {(size.desired_hosts, size.hosts, size.instances) for size in sizes} == {(5, 0, None)}
+
+
 def test_a_provider_that_failed_is_asked_again_ten_seconds_after_it_answered(scene: Scene) -> None:
     """Not at the next tick after that, which would be 20 s later."""
     asked_at: list[float] = []

@@ -8,15 +8,10 @@ from django.test import override_settings
 
 from atomic_celery.fleet.controller import TERM
 from atomic_celery.fleet.memory import Memory
-from atomic_celery.store.controllers import Sample
 from tests.admin_site.pages.fleet import FleetCase, host
 
 MINUTE_MS = 60_000
 NOW_MS = 1_796_040_030_000  # 2026-11-30 12:00:30 UTC
-
-
-def sample(wanted: int, there: int, listed: int) -> Sample:
-    return Sample(0, wanted, there, listed, wanted * 4, 0, 0, 0, 0)
 
 
 class TheController(FleetCase):
@@ -44,11 +39,11 @@ class TheController(FleetCase):
         assert fence is not None
         return fence
 
-    def note(self, minutes_ago: int, wanted: int, there: int, listed: int) -> None:
+    def note(self, minutes_ago: int, wanted: int, there: int, listed: int | None) -> None:
         """Leave a sample of then."""
         self.at(NOW_MS - minutes_ago * MINUTE_MS)
         with self.here() as store:
-            store.controllers.add_sample(sample(wanted, there, listed))
+            store.controllers.sample(wanted, there, listed)
         self.at(NOW_MS)
 
     def test_where_none_has_run_there_is_no_chart(self) -> None:
@@ -122,6 +117,13 @@ class TheController(FleetCase):
         page = self.see("term")
         assert 'fleet-line-wanted" d="M472.00 72.00H480.00"' in page
         assert "fleet-most" not in page
+
+    def test_while_the_provider_does_not_answer_there_is_what_is_known_without_it(self) -> None:
+        self.plan("nothing to do", provider_failures=3)
+        self.note(0, 4, 2, None)
+        page = self.see("term")
+        assert "4 wanted, 2 report, ? listed" in page
+        assert '<td class="fleet-number">2</td><td class="fleet-number">?</td>' in page
 
     def test_longer_periods_show_the_most_of_each_part(self) -> None:
         self.plan("nothing to do")

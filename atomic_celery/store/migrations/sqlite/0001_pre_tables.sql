@@ -294,12 +294,7 @@ CREATE TABLE atomic_fleet_sample (
     at_ms         integer PRIMARY KEY,
     desired_hosts integer NOT NULL,
     hosts         integer NOT NULL,
-    instances     integer NOT NULL,
-    demand        integer NOT NULL,
-    queue_depth   integer NOT NULL,
-    running       integer NOT NULL,
-    busy_slots    integer NOT NULL,
-    idle_slots    integer NOT NULL
+    instances     integer
 );
 
 -- How far each periodic task has come; written under a term only, a tick together with its message.

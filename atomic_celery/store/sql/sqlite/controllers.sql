@@ -16,10 +16,10 @@ ON CONFLICT (name) DO UPDATE
 UPDATE atomic_controller SET memory = :memory WHERE name = :name;
 
 -- name: sample :exec
--- Note how many hosts there are and ought to be, once a minute; drop what is too old.
+-- Note how many hosts there are and ought to be, and how many instances are listed, once a minute; drop what is too old.
 DELETE FROM atomic_fleet_sample WHERE at_ms < {now_ms} - :kept_ms;
-INSERT INTO atomic_fleet_sample (at_ms, desired_hosts, hosts, instances, demand, queue_depth, running, busy_slots, idle_slots)
-VALUES ({now_ms} / 60000 * 60000, :desired_hosts, :hosts, :instances, :demand, :queue_depth, :running, :busy_slots, :idle_slots)
+INSERT INTO atomic_fleet_sample (at_ms, desired_hosts, hosts, instances)
+VALUES ({now_ms} / 60000 * 60000, :desired_hosts, :hosts, :instances)
 ON CONFLICT (at_ms) DO NOTHING;
 
 -- name: sizes :many
