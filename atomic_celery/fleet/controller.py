@@ -70,6 +70,7 @@ class Controller:
         self._store_trouble = Backoff()
         self._memory = Memory()
         self._listed: Sequence[Instance] = ()
+        self._has_said_degraded = False
         self.provider_failed = False
         """Whether the provider failed in the last tick, or was left alone."""
 
@@ -157,6 +158,8 @@ class Controller:
         self.provider_failed = left_ms > 0
         if self.provider_failed:
             self._tick_within(left_ms)
+            if not self._has_said_degraded:
+                self._say_degraded(self._memory.provider_failures, left_ms, error="it failed before, and is left alone")
             self._sample_without_listing()
             return None
         try:
@@ -348,7 +351,11 @@ class Controller:
                 self._store.controllers.remember(TERM, self._memory.document())
             said = {"code": error.code, "error": str(error), "failures": failures}
             self._store.events.record("provider-degraded", instance=removing, detail=said)
-        self._say("degraded", instance=removing, retry_in_ms=wait_ms, **said)
+        self._say_degraded(failures, wait_ms, instance=removing, code=error.code, error=str(error))
+
+    def _say_degraded(self, failures: int, wait_ms: int, **why: Any) -> None:
+        self._has_said_degraded = True
+        self._say("degraded", failures=failures, retry_in_ms=wait_ms, **why)
 
     def _tick_within(self, left_ms: int) -> None:
         """Let the next tick come no later than when the provider is to be asked again."""
@@ -358,7 +365,7 @@ class Controller:
         well = self._memory.well()
         if well == self._memory:
             return
-        self._memory = well
+        self._memory, self._has_said_degraded = well, False
         with self._writing("noting that the provider is well"):
             self._store.controllers.remember(TERM, self._memory.document())
             self._store.events.record("provider-recovered")

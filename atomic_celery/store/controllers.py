@@ -61,7 +61,7 @@ class Controllers(Noun):
         self._exec("remember", name=name, memory=json.dumps(memory))
 
     def sample(self, desired_hosts: int, hosts: int, instances: int | None) -> None:
-        """Note how many hosts there are and are to be, unless this minute (by the database's clock) has that.
+        """Note how many hosts there are and are to be; of each minute (by the database's clock) the most are kept.
 
         Atomicity: joins the caller's transaction, which must hold the term.
 

@@ -17,6 +17,7 @@ from atomic_celery.outbox import Entry
 from atomic_celery.store.records import Crashed
 from atomic_celery.transport import letters
 from atomic_celery.worker import burial
+from atomic_celery.worker.failures import error_of
 
 if TYPE_CHECKING:
     from atomic_celery.store.records import Held, Limit
@@ -79,7 +80,7 @@ class Settling:
         """Make its message ready again, or let it be buried with *burial*: its child died."""
         held = self._held(request)
         self._crashing[held] = (request, exc_info)
-        self._end(request, Ending(held, "crash", reason=str(exc_info.exception), burial=burial))
+        self._end(request, Ending(held, "crash", reason=str(error_of(exc_info)), burial=burial))
 
     def refuse(self, message: Any, error: Exception) -> None:
         """Count a crash for a message that could not be received: its headers are none that Celery can read.

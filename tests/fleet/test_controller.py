@@ -314,6 +314,16 @@ def test_a_provider_that_fails_is_left_alone_for_longer_and_longer(scene: Scene)
     assert len(scene.events("provider-recovered")) == 1
 
 
+def test_who_comes_to_a_provider_that_is_left_alone_says_so_once(scene: Scene) -> None:
+    scene.cloud.failures["list"] = errors.ProvisionerError("auth", "refused")
+    scene.controller.turn()
+    scene.controller.close()
+    other = scene.another()
+    assert other.once() is None
+    assert [(line["failures"], line["retry_in_ms"]) for line in scene.lines("degraded", other)] == [(1, 10_000)]
+    assert other.provider_failed
+
+
 def test_the_fleet_s_size_is_noted_while_the_provider_does_not_answer(scene: Scene) -> None:
     scene.cloud.failures["list"] = errors.ProvisionerError("unavailable", "gone")
     for _ in range(20):
@@ -649,7 +659,15 @@ def test_the_last_plan_is_kept_with_its_reasons(scene: Scene) -> None:
     assert kept.ticked_ms == scene.desk.now_ms
 
 
-def test_the_size_of_the_fleet_is_sampled_once_a_minute(scene: Scene) -> None:
+def test_of_each_minute_the_largest_size_is_kept(scene: Scene) -> None:
+    scene.store.controllers.sample(1, 5, None)
+    scene.store.controllers.sample(3, 2, 4)
+    scene.store.controllers.sample(2, 2, None)
+    [size] = scene.store.controllers.sizes(0, 60)
+    assert (size.desired_hosts, size.hosts, size.instances) == (3, 5, 4)
+
+
+def test_the_size_of_the_fleet_is_kept_a_minute_each_for_a_week(scene: Scene) -> None:
     scene.controller.turn()
     scene.pass_s(180, step_s=5)
     sizes = scene.store.controllers.sizes(0, 60)

@@ -79,7 +79,10 @@ def test_a_task_that_kills_its_child_again_and_again_is_buried_and_failed(fleet_
     assert fleet.ledger.rows() == [f"die {fence}" for fence in range(1, 6)]
     [view] = fleet.store.reads.messages()
     assert (view.state, view.crashes) == ("dead", 5)
-    assert len(fleet.store.reads.crashes(view.id)) == 5
+    crashes = fleet.store.reads.crashes(view.id)
+    assert [crash.reason.partition(" Errand")[0] for crash in crashes] == [
+        "Worker exited prematurely: signal 9 (SIGKILL)"
+    ] * 5
     events = fleet.wait_until(
         lambda: [each for each in fleet.store.events.list() if each.kind == "message-dead"], what="the fleet event"
     )

@@ -289,7 +289,7 @@ CREATE TABLE atomic_controller (
     plan      text NOT NULL
 );
 
--- How many hosts there were to be, and were, once a minute; the last seven days.
+-- How many hosts there were to be, and were, at most in each minute; the last seven days.
 CREATE TABLE atomic_fleet_sample (
     at_ms         integer PRIMARY KEY,
     desired_hosts integer NOT NULL,

@@ -16,11 +16,16 @@ ON CONFLICT (name) DO UPDATE
 UPDATE atomic_controller SET memory = :memory WHERE name = :name;
 
 -- name: sample :exec
--- Note how many hosts there are and ought to be, and how many instances are listed, once a minute; drop what is too old.
+-- Note how many hosts there are and ought to be, and how many instances are listed: the most in each minute.
+-- Drop what is too old.
 DELETE FROM atomic_fleet_sample WHERE at_ms < {now_ms} - :kept_ms;
 INSERT INTO atomic_fleet_sample (at_ms, desired_hosts, hosts, instances)
 VALUES ({now_ms} / 60000 * 60000, :desired_hosts, :hosts, :instances)
-ON CONFLICT (at_ms) DO NOTHING;
+ON CONFLICT (at_ms) DO UPDATE
+   SET desired_hosts = max(atomic_fleet_sample.desired_hosts, excluded.desired_hosts),
+       hosts = max(atomic_fleet_sample.hosts, excluded.hosts),
+       instances = max(coalesce(atomic_fleet_sample.instances, excluded.instances),
+                       coalesce(excluded.instances, atomic_fleet_sample.instances));
 
 -- name: sizes :many
 -- The most that there were, or were to be, in each span of a width since some time, the first first.
