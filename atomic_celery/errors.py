@@ -4,6 +4,7 @@ AtomicError
 ├── ConfigError (also a ValueError)
 ├── LimitKeyError (also a ValueError)
 ├── UnstorableName (also a ValueError)
+├── AmbiguousHost (also a ValueError)
 ├── StoreError
 │   ├── StoreUnavailable   transient
 │   ├── StoreBusy          transient
@@ -64,6 +65,17 @@ class UnstorableName(AtomicError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.what, self.name, self.reason)
+
+
+class AmbiguousHost(AtomicError, ValueError):
+    """Several hosts have that name: nothing was done to any of them."""
+
+    def __init__(self, name: str, hosts: tuple[str, ...]) -> None:
+        super().__init__(f"{len(hosts)} hosts are called {name}: {', '.join(hosts)}; name one by its id")
+        self.name, self.hosts = name, hosts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.hosts)
 
 
 class StoreError(AtomicError):

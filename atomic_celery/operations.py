@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from atomic_celery import errors, status
+
 if TYPE_CHECKING:
     from atomic_celery.store.fleet_events import Kind
     from atomic_celery.store.roots import RootTerms
@@ -87,9 +89,12 @@ def drain(store: Store, target: str, *, reason: str, asked_by: str) -> DrainDone
     Args:
         target: A host's id, its name, or a provider id. One that no host has is kept as it is, for an instance
             that has yet to register.
+
+    Raises:
+        AmbiguousHost: Several hosts have that name.
     """
     with store.transaction():
-        drained = store.hosts.drain(_host_id(store, target), reason, asked_by)
+        drained = store.hosts.drain(host_id(store, target), reason, asked_by)
         if drained.new:
             detail = {"asked_by": asked_by, "reason": reason}
             store.events.record("drain-asked", instance=drained.instance, detail=detail)
@@ -97,8 +102,13 @@ def drain(store: Store, target: str, *, reason: str, asked_by: str) -> DrainDone
 
 
 def undrain(store: Store, target: str, *, asked_by: str) -> DrainDone:
-    """Take a drain back; see `drain` for *target*."""
-    target = _host_id(store, target)
+    """Take a drain back; see `drain` for *target*.
+
+    Raises:
+        AmbiguousHost: Several hosts have that name.
+    """
+    if all(target != drain.instance for drain in store.hosts.drains()):
+        target = host_id(store, target)
     hosts = [host for host in store.hosts.list() if target in (host.id, host.provider_id)]
     instance = next((host.provider_id for host in hosts if host.provider_id), target)
     with store.transaction():
@@ -106,6 +116,22 @@ def undrain(store: Store, target: str, *, asked_by: str) -> DrainDone:
         if changed:
             store.events.record("drain-forgotten", instance=instance, detail={"asked_by": asked_by})
     return DrainDone(instance, tuple(host.id for host in hosts), changed)
+
+
+def host_id(store: Store, target: str) -> str:
+    """Return the id of the host that has *target* for its name; else *target* as it is.
+
+    Raises:
+        AmbiguousHost: Several hosts have that name.
+    """
+    hosts = store.hosts.list()
+    if any(target in (host.id, host.provider_id) for host in hosts):
+        return target
+    named = [host.id for host in hosts if host.name == target]
+    if len(named) > 1:
+        seen = status.compose(store.now_ms(), hosts, store.hosts.drains(), (), store=store, version=None).hosts
+        raise errors.AmbiguousHost(target, tuple(f"{host.id} ({host.state})" for host in seen if host.id in named))
+    return named[0] if named else target
 
 
 def run_now(store: Store, ids: Iterable[int], *, asked_by: str) -> Done:
@@ -219,12 +245,3 @@ def _each_batch(
         ids=tuple(message_id for message_id in asked if message_id in done),
         skipped=tuple(message_id for message_id in asked if message_id not in done),
     )
-
-
-def _host_id(store: Store, target: str) -> str:
-    """Return the id of the one host that has *target* for its name; else *target* as it is."""
-    hosts = store.hosts.list()
-    if any(target in (host.id, host.provider_id) for host in hosts):
-        return target
-    named = [host.id for host in hosts if host.name == target]
-    return named[0] if len(named) == 1 else target

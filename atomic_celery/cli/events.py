@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from atomic_celery import clock, tables, trouble
+from atomic_celery import clock, operations, tables, trouble
 from atomic_celery.cli.session import Session, command
 from atomic_celery.store.fleet_events import KEPT, KINDS, FleetEvent
 
@@ -23,7 +23,7 @@ Look = Callable[[int], list[FleetEvent]]
 
 @click.command()
 @click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
-@click.option("--host", metavar="ID", help="Only of this host.")
+@click.option("--host", metavar="HOST", help="Only of this host, by its id or its name.")
 @click.option("--instance", metavar="ID", help="Only of this instance: what a provider calls it.")
 @click.option("--root", metavar="ID", help="Only of this workflow.")
 @click.option("--limit", type=click.IntRange(1, KEPT), default=100, show_default=True, help="At most so many.")
@@ -68,7 +68,8 @@ def _recorded_at_last(look: Look) -> list[FleetEvent]:
 
 def _recorded(session: Session, about: Mapping[str, Any], limit: int) -> list[FleetEvent]:
     with trouble.bounded(session.store):
-        return session.store.events.list(**about, limit=limit)[::-1]
+        host = about["host"] and operations.host_id(session.store, about["host"])
+        return session.store.events.list(**{**about, "host": host}, limit=limit)[::-1]
 
 
 def _say(session: Session, recorded: Sequence[FleetEvent]) -> None:

@@ -83,6 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
 class Pages:
     """What a process that has only metrics answers."""
 
+    _there_are = "there are /metrics and /healthz"
+
     def __init__(self, exposition: Exposition) -> None:
         self._exposition = exposition
 
@@ -92,11 +94,13 @@ class Pages:
             return 200, "text/plain; charset=utf-8", b"ok\n"
         if path == "/metrics":
             return 200, self._exposition.content_type, self._exposition.text()
-        return 404, _JSON, _json({"error": "there are /metrics and /healthz"})
+        return 404, _JSON, _json({"error": self._there_are})
 
 
 class SignalPages(Pages):
     """What a process that reads the scaling signal answers."""
+
+    _there_are = "there are /metrics, /scaling and /healthz"
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(FleetExposition(reader))

@@ -47,20 +47,57 @@ def test_asking_again_changes_nothing_and_records_nothing(world: World) -> None:
 
 
 def test_an_instance_can_be_drained_before_its_host_comes(cli: CommandLine, world: World) -> None:
-    assert "no host is registered under it now" in cli("drain", "i-9", "--reason", "too old").stdout
+    assert cli("drain", "i-9", "--reason", "too old").stdout == (
+        "i-9: noted; no host or instance of that name is known now, "
+        "the next to register with it as its id takes nothing\n"
+    )
 
     assert "DRAINED, NO HOST NOW" in cli("status").stdout
     world.register("h9", provider_id="i-9")
     assert [host["state"] for host in cli.json("hosts")] == ["draining"]
 
 
-def test_a_name_that_two_hosts_have_is_not_guessed_at(world: World) -> None:
+@pytest.mark.parametrize("words", [("drain",), ("undrain",), ("events", "--host")], ids=" ".join)
+def test_a_name_that_two_hosts_have_is_not_guessed_at(cli: CommandLine, world: World, words: tuple[str, ...]) -> None:
+    world.register("h1", name="celery@web")
+    world.register("h2", name="celery@web", busy=1)
+
+    run = cli(*words, "celery@web")
+
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "Error: 2 hosts are called celery@web: h1 (idle), h2 (busy); name one by its id\n"
+    assert (world.store.hosts.drains(), world.store.events.list()) == ([], [])
+    assert cli("drain", "h2").returncode == 0
+    assert [host["state"] for host in cli.json("hosts")] == ["idle", "draining"]
+
+
+def test_a_drain_that_was_noted_under_a_name_can_be_taken_back_when_several_hosts_have_it(
+    cli: CommandLine, world: World
+) -> None:
+    cli("drain", "celery@web")
     world.register("h1", name="celery@web")
     world.register("h2", name="celery@web")
 
-    done = operations.drain(world.store, "celery@web", reason="", asked_by="ada")
+    assert cli("undrain", "celery@web").stdout == "celery@web: drain lifted\n"
+    assert world.store.hosts.drains() == []
 
-    assert (done.instance, done.hosts) == ("celery@web", ())
+
+@pytest.mark.parametrize("target", ["h1", "celery@h1", "nosuch"])
+def test_taking_back_a_drain_that_was_none_is_a_failure(cli: CommandLine, world: World, target: str) -> None:
+    world.register("h1")
+
+    run = cli("undrain", target)
+
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith("nosuch: was not drained" if target == "nosuch" else "h1: was not drained")
+
+
+def test_events_of_a_host_are_found_by_its_name(cli: CommandLine, world: World) -> None:
+    world.register("h1")
+    world.store.events.record("host-left", host="h1")
+    world.store.events.record("host-left", host="h2")
+
+    assert [event["host"] for event in cli.json("events", "--host", "celery@h1")] == ["h1"]
 
 
 def test_hosts_are_filtered_by_state(cli: CommandLine, world: World) -> None:

@@ -104,6 +104,13 @@ def test_the_signal_for_prometheus(desk: Desk) -> None:
     assert seen["atomic_instance_reads_total"] == 1
 
 
+def test_what_is_not_there_is_answered_with_what_is(desk: Desk) -> None:
+    with served(desk.store) as server:
+        status, said = get(server.address, "/nothing")
+
+    assert (status, json.loads(said)) == (404, {"error": "there are /metrics, /scaling and /healthz"})
+
+
 def test_nothing_but_counts_gets_out(desk: Desk) -> None:
     desk.publish(task_id="secret-task", root_id="secret-root")
     desk.store.hosts.register(host("secret-host", provider_id="secret-vm"))

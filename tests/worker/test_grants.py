@@ -63,7 +63,7 @@ def test_a_role_with_the_documented_rights_runs_a_fleet(
             ("doctor",),
             ("controller", *provisioner),
             ("drain", "w@test"),
-            ("undrain", "w@test"),
+            ("undrain", worker.events("ready")[0]["host"]),
         ):
             run = cli(*words, env=environ)
             assert run.returncode == 0, (words, run.stdout, run.stderr)
