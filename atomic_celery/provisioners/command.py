@@ -49,14 +49,14 @@ class CommandProvisioner:
             instances = self._list(permit)
             if any(instance.id == instance_id and instance.state != "draining" for instance in instances):
                 values = {"id": instance_id, "remaining": str(len(instances) - 1)}
-                self._run(self._commands.down, values, permit)
+                self._run("down", self._commands.down, values, permit)
 
     def _list(self, permit: Permit) -> Sequence[Instance]:
         return listing.together([self._read(argv, permit) for argv in self._commands.list])
 
     def _read(self, argv: Argv, permit: Permit) -> builtins.list[Instance]:
         environ = self._environ(argv, {}, permit)
-        printed = programs.run(argv, environ, self._timeout_s, permit)
+        printed = programs.run("list", argv, environ, self._timeout_s, permit)
         try:
             return listing.read(printed, self._commands.list_format)
         except errors.ProvisionerError as error:  # it may show a piece of what was printed
@@ -73,11 +73,12 @@ class CommandProvisioner:
             raise
 
     def _up(self, target: int, add: int, permit: Permit) -> None:
-        self._run(self._commands.up, {"target": str(target), "add": str(add)}, permit)
+        self._run("up", self._commands.up, {"target": str(target), "add": str(add)}, permit)
 
-    def _run(self, commands: tuple[Argv, ...], values: Mapping[str, str], permit: Permit) -> None:
+    def _run(self, name: str, commands: tuple[Argv, ...], values: Mapping[str, str], permit: Permit) -> None:
         for argv in commands:
-            programs.run(_filled(argv, values), self._environ(argv, values, permit), self._timeout_s, permit)
+            environ = self._environ(argv, values, permit)
+            programs.run(name, _filled(argv, values), environ, self._timeout_s, permit)
 
     def _environ(self, argv: Argv, values: Mapping[str, str], permit: Permit) -> Mapping[str, str]:
         environ = {**os.environ, **{_VARIABLES[name]: value for name, value in values.items()}}

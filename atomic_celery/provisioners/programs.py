@@ -21,13 +21,15 @@ _LOOK_EVERY_S = 0.05
 _MOST_OUTPUT_BYTES = 64 * 1024 * 1024
 _ERRORS_READ_BYTES = 1024 * 1024
 _ERRORS_KEPT_BYTES = 16 * 1024
-_NOT_INSTALLED = frozenset({errno.EACCES, errno.ELOOP, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR, errno.EPERM})
+_NOT_INSTALLED = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR})
+_NOT_EXECUTABLE = frozenset({errno.EACCES, errno.EPERM})
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit) -> bytes:
+def run(command: str, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit) -> bytes:
     """Run a program to its end and return what it printed.
 
     Args:
+        command: Which one of the provisioner's it is, for errors: ``list``.
         argv: The program and its arguments, which are in no error.
         environ: Its whole environment.
         timeout_s: How long it may take; after that it is ended, together with every process that it started.
@@ -37,13 +39,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permi
         ProvisionerError: missing-cli, auth, exit, timeout, or malformed where it prints more than 64 MiB.
         CallGivenUp: The permit ended; nothing of it runs on.
     """
-    name = os.path.basename(argv[0])
+    name = f"the {command} command {argv[0]}"
     permit.require(f"running {name}")
     try:
         # Files, not pipes: whoever inherits a pipe and lives on would keep us waiting for its end.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
             files = _Files(output, complaints)
-            exit_code = _run_to_its_end(files, argv, environ, timeout_s, permit)
+            exit_code = _run_to_its_end(name, files, argv, environ, timeout_s, permit)
             said = _end_of(complaints, environ)
             if exit_code == 0:
                 _require_room(files, name)
@@ -51,7 +53,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permi
                 return output.read()
     except OSError as error:
         raise errors.ProvisionerError("exit", f"{name} cannot be run: {error.strerror}") from error
-    code: errors.ProvisionerFailure = "auth" if refusals.is_refusal(name, exit_code, said) else "exit"
+    code: errors.ProvisionerFailure = (
+        "auth" if refusals.is_refusal(os.path.basename(argv[0]), exit_code, said) else "exit"
+    )
     how = f"exited with {exit_code}" if exit_code > 0 else f"was ended by signal {-exit_code}"
     raise errors.ProvisionerError(code, f"{name} {how}: {said or 'it said nothing'}")
 
@@ -69,18 +73,18 @@ class _Files(NamedTuple):
 
 
 def _run_to_its_end(
-    files: _Files, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit
+    name: str, files: _Files, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float, permit: Permit
 ) -> int:
-    process = _start(argv, environ, files)
+    process = _start(name, argv, environ, files)
     try:
-        return _await(process, os.path.basename(argv[0]), files, timeout_s, permit)
+        return _await(process, name, files, timeout_s, permit)
     except BaseException:
         process_tree.kill(process.pid)
         process.wait()
         raise
 
 
-def _start(argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> subprocess.Popen[bytes]:
+def _start(name: str, argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> subprocess.Popen[bytes]:
     """Start a program below a keeper, which is the process returned; without one where no process can be a keeper."""
     reading, writing = os.pipe()
     kept = sys.platform == "linux"
@@ -99,24 +103,25 @@ def _start(argv: Sequence[str], environ: Mapping[str, str], files: _Files) -> su
         with open(reading, "rb", closefd=False) as report:
             number = report.read()  # until the program has begun
     except OSError as error:
-        raise _not_started(error, argv) from error
+        raise _not_started(error, name) from error
     finally:
         os.close(reading)
         if writing != -1:
             os.close(writing)
     if number:
         process.wait()
-        raise _not_started(OSError(int(number), os.strerror(int(number))), argv)
+        raise _not_started(OSError(int(number), os.strerror(int(number))), name)
     return process
 
 
-def _not_started(error: OSError, argv: Sequence[str]) -> Exception:
-    if error.errno not in _NOT_INSTALLED:
+def _not_started(error: OSError, name: str) -> Exception:
+    if error.errno in _NOT_EXECUTABLE:
+        remedy = "make it executable (chmod +x)"
+    elif error.errno in _NOT_INSTALLED:
+        remedy = "install it or correct PATH"
+    else:
         return error
-    return errors.ProvisionerError(
-        "missing-cli",
-        f"{os.path.basename(argv[0])} cannot be started: {error.strerror}; install it or correct PATH",
-    )
+    return errors.ProvisionerError("missing-cli", f"{name} cannot be started: {error.strerror}; {remedy}")
 
 
 def _await(process: subprocess.Popen[bytes], name: str, files: _Files, timeout_s: float, permit: Permit) -> int:

@@ -141,7 +141,9 @@ def test_a_second_command_does_not_run_when_the_first_failed(
 
 
 def test_a_missing_program_is_named_and_its_arguments_are_not(permit: Permit) -> None:
-    with pytest.raises(ProvisionerError, match="no-such-program cannot be started: No such file") as refused:
+    with pytest.raises(
+        ProvisionerError, match="the list command no-such-program cannot be started: No such file"
+    ) as refused:
         provisioner(list=["no-such-program", "--secret-argument"]).list(permit)
     assert refused.value.code == "missing-cli"
     assert "argument" not in str(refused.value)
@@ -150,7 +152,10 @@ def test_a_missing_program_is_named_and_its_arguments_are_not(permit: Permit) ->
 def test_a_program_that_may_not_be_run_is_missing_too(tmp_path: Path, permit: Permit) -> None:
     path = tmp_path / "plain"
     path.write_text("no program")
-    with pytest.raises(ProvisionerError, match="plain cannot be started: Permission denied") as refused:
+    with pytest.raises(
+        ProvisionerError,
+        match=rf"the list command {path} cannot be started: Permission denied; make it executable \(chmod \+x\)",
+    ) as refused:
         provisioner(list=[str(path)]).list(permit)
     assert refused.value.code == "missing-cli"
 
@@ -163,14 +168,36 @@ def test_an_exit_code_is_reported_with_the_error_output_without_secrets(
     with pytest.raises(ProvisionerError) as refused:
         provisioner(list=["list-hosts", "--an-argument"]).list(permit)
     assert refused.value.code == "exit"
-    assert str(refused.value) == "list-hosts exited with 7: quota exceeded for [redacted] password=[redacted]"
+    assert (
+        str(refused.value)
+        == "the list command list-hosts exited with 7: quota exceeded for [redacted] password=[redacted]"
+    )
+
+
+@pytest.mark.parametrize(("command", "what"), [("up", "the up command"), ("down", "the down command")])
+def test_a_failure_says_which_command_it_was_and_the_program_as_it_is_configured(
+    hosts: Any, programs: Put, permit: Permit, command: str, what: str
+) -> None:
+    hosts("a")
+    program = programs("platform", "exit 3")
+    made = provisioner(**{command: [str(program), "--an-argument"]})
+    with pytest.raises(ProvisionerError) as refused:
+        made.scale_to(2, permit, add=1) if command == "up" else made.drain("a", permit)
+    assert str(refused.value) == f"{what} {program} exited with 3: it said nothing"
+
+
+def test_a_missing_program_is_named_with_its_whole_path(permit: Permit) -> None:
+    with pytest.raises(ProvisionerError) as refused:
+        provisioner(list=["/opt/nope/list"]).list(permit)
+    said = "the list command /opt/nope/list cannot be started: No such file or directory; install it or correct PATH"
+    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE])
 def test_a_program_that_a_signal_ends(programs: Put, permit: Permit, signum: int) -> None:
     programs("list-hosts", f"kill -{signum:d} $$; sleep 1000")
     with pytest.raises(
-        ProvisionerError, match=f"list-hosts was ended by signal {signum:d}: it said nothing"
+        ProvisionerError, match=f"the list command list-hosts was ended by signal {signum:d}: it said nothing"
     ) as refused:
         provisioner().list(permit)
     assert refused.value.code == "exit"
@@ -210,7 +237,7 @@ def test_what_is_not_read_of_endless_error_output_may_cut_a_secret_and_nothing_o
     programs("list-hosts", f"cat {tmp_path}/complaint >&2; exit 1")
     with pytest.raises(ProvisionerError) as refused:
         provisioner().list(permit)
-    assert str(refused.value) == "list-hosts exited with 1: the end"
+    assert str(refused.value) == "the list command list-hosts exited with 1: the end"
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -219,7 +246,7 @@ def test_a_program_that_prints_without_end_is_ended_before_it_fills_the_disk(
 ) -> None:
     monkeypatch.setattr("atomic_celery.provisioners.programs._MOST_OUTPUT_BYTES", 1024 * 1024)
     programs("list-hosts", f"echo $$ > {tmp_path}/pid; exec yes >&{stream}")
-    with pytest.raises(ProvisionerError, match="list-hosts printed more than 1 MiB") as refused:
+    with pytest.raises(ProvisionerError, match="the list command list-hosts printed more than 1 MiB") as refused:
         provisioner().list(permit)
     assert refused.value.code == "malformed"
     assert not lives(int((tmp_path / "pid").read_text()))
@@ -229,7 +256,9 @@ def test_a_machine_that_can_run_nothing_is_no_missing_program(
     hosts: Any, permit: Permit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SO_MUCH", "x" * 3_000_000)  # more than any program can be given
-    with pytest.raises(ProvisionerError, match="list-hosts cannot be run: Argument list too long") as refused:
+    with pytest.raises(
+        ProvisionerError, match="the list command list-hosts cannot be run: Argument list too long"
+    ) as refused:
         provisioner().list(permit)
     assert refused.value.code == "exit"
 
@@ -238,7 +267,9 @@ def test_nowhere_to_keep_what_is_printed(
     hosts: Any, permit: Permit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(ProvisionerError, match="list-hosts cannot be run: No such file or directory") as refused:
+    with pytest.raises(
+        ProvisionerError, match="the list command list-hosts cannot be run: No such file or directory"
+    ) as refused:
         provisioner().list(permit)
     assert refused.value.code == "exit"
 
@@ -302,7 +333,9 @@ def test_the_words_of_a_refusal(
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(family: Any, permit: Permit) -> None:
-    with pytest.raises(ProvisionerError, match=r"list-hosts took longer than 6 s and was ended") as refused:
+    with pytest.raises(
+        ProvisionerError, match=r"the list command list-hosts took longer than 6 s and was ended"
+    ) as refused:
         provisioner(timeoutMs=6000).list(permit)
     assert refused.value.code == "timeout"
     assert family()

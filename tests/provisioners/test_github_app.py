@@ -394,4 +394,4 @@ def test_a_command_that_prints_its_token_is_not_quoted(
     programs("gh", 'echo "refused: $GH_TOKEN" >&2; exit 1')
     with pytest.raises(ProvisionerError) as refused:
         from_mapping(preset_with(settings), JOURNAL).list(permit)
-    assert str(refused.value) == "gh exited with 1: refused: [redacted]"
+    assert str(refused.value) == "the list command gh exited with 1: refused: [redacted]"

@@ -91,11 +91,19 @@ def changes(programs: Callable[[str, str], Path], tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
-        (None, "missing-cli", "list-hosts cannot be started"),
-        ('echo "quota of $CLOUD_TOKEN" >&2; exit 7', "exit", "list-hosts exited with 7: quota of [redacted]"),
+        (None, "missing-cli", "the list command list-hosts cannot be started"),
+        (
+            'echo "quota of $CLOUD_TOKEN" >&2; exit 7',
+            "exit",
+            "the list command list-hosts exited with 7: quota of [redacted]",
+        ),
         ("echo 'no hosts, '$CLOUD_TOKEN", "malformed", "it printed no JSON"),
         ("""echo '[{"id": "a", "state": "'$CLOUD_TOKEN'"}]'""", "malformed", "got '[redacted]'"),
-        ("printf 'a\\000b \\033[31m\\355\\240\\200' >&2; exit 7", "exit", "list-hosts exited with 7: a\0b \033[31m"),
+        (
+            "printf 'a\\000b \\033[31m\\355\\240\\200' >&2; exit 7",
+            "exit",
+            "the list command list-hosts exited with 7: a\0b \033[31m",
+        ),
         ("""printf '[{"id": "a\\\\u0000b", "state": "running"}]'""", "malformed", "that a database can store"),
         ("head -c 200000 /dev/zero | tr '\\000' '['", "malformed", "it printed no JSON"),
         ("exec yes", "malformed", "list-hosts printed more than 64 MiB"),
