@@ -7,8 +7,10 @@ AtomicError
 ├── AmbiguousHost (also a ValueError)
 ├── StoreError
 │   ├── StoreUnavailable   transient
+│   │   └── SecretUnusable transient
 │   ├── StoreBusy          transient
 │   ├── StoreRefused
+│   ├── StoreForbidden
 │   └── SchemaMismatch
 ├── QueueError
 │   ├── QueueNotFound
@@ -88,6 +90,17 @@ class StoreUnavailable(StoreError):
     transient = True
 
 
+class SecretUnusable(StoreUnavailable):
+    """The file of the password or token cannot be read, or holds none; a later try may find it written."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}")
+        self.what, self.fix = what, fix
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.fix)
+
+
 class StoreBusy(StoreError):
     """The database could not do it just now: a lock, a deadlock, a full connection table."""
 
@@ -96,6 +109,17 @@ class StoreBusy(StoreError):
 
 class StoreRefused(StoreError):
     """The database will never take these values: they are none of their columns', or too large. Nothing happened."""
+
+
+class StoreForbidden(StoreError):
+    """The database's user lacks a right."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}")
+        self.what, self.fix = what, fix
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.fix)
 
 
 class SchemaMismatch(StoreError):

@@ -26,6 +26,7 @@ _TOO_BUSY = (
     "look for sessions that hold locks (pg_locks), a connection table that is full (max_connections), "
     "or, with SQLite, a process that keeps a transaction open"
 )
+_NOT_COMMITTED = "a write that changes nothing did not commit"
 _NO_WRITE = (
     "reads work and writes do not commit; look for a session that holds locks (pg_locks), a full disk, "
     "a read-only standby, or a synchronous standby that is gone"
@@ -71,6 +72,8 @@ def bounded(store: Store, limit_s: float = READ_LIMIT_S, *, hint: str = _NO_ANSW
             yield
     except errors.StoreBusy as error:
         raise StoreTrouble("degraded", str(error), _TOO_BUSY) from error
+    except errors.SecretUnusable as error:
+        raise StoreTrouble("unknown", error.what, error.fix) from error
     except errors.StoreUnavailable as error:
         # A hung server and a refusing one end in the same error; what tells them apart is the waiting.
         if clock.monotonic_s() - began_s >= _LONG * min(limit_s, store.settings.connect_timeout_s):
@@ -89,5 +92,7 @@ def probe_write(store: Store) -> None:
             store.reads.probe_write()
     except errors.SchemaMismatch:
         raise
+    except errors.StoreForbidden as error:
+        raise StoreTrouble("degraded", f"{_NOT_COMMITTED}: {error.what}", error.fix) from error
     except errors.StoreError as error:
-        raise StoreTrouble("degraded", f"a write that changes nothing did not commit: {error}", _NO_WRITE) from error
+        raise StoreTrouble("degraded", f"{_NOT_COMMITTED}: {error}", _NO_WRITE) from error

@@ -15,7 +15,6 @@ from django_admin import project
 from django_admin.apps import LABEL
 
 _EAGER = "CELERY_TASK_ALWAYS_EAGER"
-_MIGRATE = "Run: manage.py atomic_migrate"
 
 
 def install() -> None:
@@ -34,18 +33,19 @@ def check_tables(databases: Sequence[str] | None = None, **_options: Any) -> lis
     alias = project.alias()
     if not databases or alias not in databases or list(_wrong()):
         return []
+    migrate = "Run: manage.py migrate" + (f" --database {alias}" if alias != "default" else "")
     store = project.store()
     try:
         with store.at_home():
             store.schema.require()
             behind = store.schema.plan()
     except errors.SchemaMismatch as error:
-        return [_warning(2, str(error), _MIGRATE)]
+        return [_warning(2, error.what, migrate)]
     except (errors.AtomicError, DatabaseError):
         return []  # that it cannot be reached is for Django's own checks to say
     if behind:
         said = f"migrations of the fleet's tables have not run yet: {', '.join(behind)}"
-        return [_warning(2, said, _MIGRATE)]
+        return [_warning(2, said, migrate)]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +22,19 @@ Look = Callable[[int], list[FleetEvent]]
 """Reads the latest events, at most so many, the latest last."""
 
 
+class _Kind(click.Choice):  # type: ignore[type-arg]  # not a generic in every release of click
+    """A kind of event; one that is none is answered with those like it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take one of the kinds."""
+        like = [kind for kind in KINDS if kind.endswith(f"-{value}")] or difflib.get_close_matches(str(value), KINDS)
+        if value not in KINDS and like:
+            self.fail(f"{value!r} is no kind of event; did you mean {' or '.join(like)}?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
-@click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
+@click.option("--kind", type=_Kind(KINDS), help="Only events of this kind.")
 @click.option("--host", metavar="HOST", help="Only of this host, by its id or its name.")
 @click.option("--instance", metavar="ID", help="Only of this instance: what a provider calls it.")
 @click.option("--root", metavar="ID", help="Only of this workflow.")

@@ -81,7 +81,7 @@ class SecretFile:
         """Read the file.
 
         Raises:
-            StoreUnavailable: It cannot be read, or is empty; a later try may find it written.
+            SecretUnusable: It cannot be read, or is empty; a later try may find it written.
         """
         seen = self.look()
         if seen.exposed and not self._warned:
@@ -90,7 +90,7 @@ class SecretFile:
                 "other users can read %s %s (%s): chmod 600 %s", self._setting, self._path, seen.exposed, self._path
             )
         if seen.fault:
-            raise errors.StoreUnavailable(f"{self._setting} {self._path} {seen.fault}; {seen.fix}")
+            raise errors.SecretUnusable(f"{self._setting} {self._path} {seen.fault}", seen.fix)
         return seen.secret
 
     def look(self) -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ _FORBIDDEN = "42501"
 _RIGHTS = (
     "the database user needs SELECT, INSERT, UPDATE and DELETE on all tables of the prefix, USAGE on their sequences"
 )
+_NOT_OWNER = "only the role that made the tables may change them: migrate as that role"
+_NO_SCHEMA = re.compile(r"permission denied for schema (?P<name>\S+)")
 _NO_SESSION = frozenset({"26000", "42P05"})
 _SQLITE_BUSY = ("database is locked", "database table is locked", "database schema is locked")
 _SQLITE_NO_TABLES = ("no such table", "no such column", "has no column")
@@ -45,7 +48,7 @@ def translate(error: Exception) -> errors.StoreError:
     if state in _NO_TABLES:
         return errors.SchemaMismatch(text, _MIGRATE)
     if state == _FORBIDDEN:
-        return errors.StoreError(f"{text}; {_RIGHTS}")
+        return errors.StoreForbidden(text, _missing_right(text))
     if state in _NO_SESSION:
         return errors.StoreError(f"{text}; behind a pooler in transaction mode set atomic_notify = False")
     if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):
@@ -53,6 +56,15 @@ def translate(error: Exception) -> errors.StoreError:
     if state.startswith(_REFUSED_CLASSES):
         return errors.StoreRefused(f"{text} (SQLSTATE {state})")
     return errors.StoreError(f"{text} (SQLSTATE {state})")
+
+
+def _missing_right(text: str) -> str:
+    if schema := _NO_SCHEMA.search(text):
+        return (
+            f"who makes the tables needs GRANT USAGE, CREATE ON SCHEMA {schema['name']} TO the database user; "
+            "who only uses them needs GRANT USAGE"
+        )
+    return _NOT_OWNER if "must be owner" in text else _RIGHTS
 
 
 def is_conflict(error: BaseException | None) -> bool:

@@ -130,7 +130,9 @@ def test_checks_say_what_is_wrong_and_how_to_mend_it(site: Site) -> None:
     assert "no issues" in said()
     behind = said("--database", "default")
     assert "atomic_fleet.W002" in behind
-    assert "manage.py atomic_migrate" in behind
+    assert "Run: manage.py migrate\n" in behind
+    assert "celery -A" not in behind
+    assert "atomic_migrate" not in behind
     assert site.manage("migrate").returncode == 0
     assert "no issues" in said("--database", "default")
     assert "atomic_fleet.E001" in said(SITE_BROKER="atomic+django://nowhere")

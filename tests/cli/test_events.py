@@ -8,6 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from atomic_celery.config import Settings
 from atomic_celery.store.store import open_store
 from tests.cli.conftest import PATIENCE_S, CommandLine, World, project
@@ -125,3 +127,11 @@ def test_following_outlives_a_restart_of_the_database(own_postgres: PostgresServ
 def test_events_of_a_database_that_is_away_end_with_1(tmp_path: Path) -> None:
     run = project(tmp_path, "atomic+postgresql://me@127.0.0.1:1/db")("events", "--follow")
     assert (run.returncode, run.stderr.splitlines()[0]) == (1, "shared store unknown")
+
+
+@pytest.mark.parametrize("said", ["degraded", "provider-degradde"])
+def test_a_kind_that_is_none_is_answered_with_those_like_it(cli: CommandLine, said: str) -> None:
+    run = cli("events", "--kind", said)
+
+    assert (run.returncode, run.stdout) == (64, "")
+    assert f"'{said}' is no kind of event; did you mean provider-degraded" in run.stderr

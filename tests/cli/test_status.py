@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
@@ -166,6 +167,30 @@ def test_a_server_that_is_down_is_unknown(fleet: CommandLine, own_postgres: Post
     assert trouble["error"] == "shared store unknown"
     assert "refused" in trouble["why"]
     assert "broker_url" in trouble["hint"]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault", "hint"),
+    [
+        (None, "cannot be read: No such file or directory", "make it readable, or name another"),
+        ("", "is empty", "write the secret into it and nothing else"),
+    ],
+    ids=["missing", "empty"],
+)
+def test_a_password_file_without_a_password_is_what_is_said(
+    postgres_url: str, tmp_path: Path, content: str | None, fault: str, hint: str
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(0o600)
+    parts = urlsplit(postgres_url)
+    without = parts._replace(netloc=f"{parts.username}@{parts.hostname}:{parts.port}").geturl()
+
+    run = project(tmp_path, f"atomic+{without}")("--password-file", str(file), "status")
+
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == f"shared store unknown\n  why:  password_file {file} {fault}\n  hint: {hint}\n"
 
 
 def test_a_wrong_password_is_unknown_and_not_repeated(own_url: str, fleet: CommandLine, tmp_path: Path) -> None:

@@ -24,7 +24,20 @@ PAGE = ROOT / "docs" / "guides" / "fleets" / "postgresql.md"
 
 def grants() -> list[str]:
     """Return the statements of the page."""
-    return [line for line in PAGE.read_text().splitlines() if re.match(r"GRANT .* TO worker;$", line)]
+    return [
+        line
+        for line in PAGE.read_text().splitlines()
+        if re.match(r"(GRANT|ALTER DEFAULT PRIVILEGES) .* TO worker;$", line)
+    ]
+
+
+def grant(postgres: Postgres, owner_url: str, worker_url: str) -> None:
+    """Run them, for the two roles of these URLs."""
+    owner, worker = urlsplit(owner_url), urlsplit(worker_url)
+    assert len(grants()) == 5
+    for statement in grants():
+        named = statement.replace("ROLE owner ", f"ROLE {owner.username} ").replace("worker;", f"{worker.username};")
+        postgres.execute(named, database=owner.path[1:])
 
 
 @pytest.fixture
@@ -40,11 +53,8 @@ def worker_url(postgres: Postgres, postgres_url: str) -> Iterator[str]:
 def test_a_role_with_the_documented_rights_runs_a_fleet(
     postgres: Postgres, postgres_url: str, worker_url: str, tmp_path: Path
 ) -> None:
-    name, database = str(urlsplit(worker_url).username), urlsplit(postgres_url).path[1:]
     with closing(Fleet(postgres_url, tmp_path, broker=worker_url, results=f"atomic+{worker_url}")) as fleet:
-        assert len(grants()) == 3
-        for statement in grants():
-            postgres.execute(statement.replace("worker;", f"{name};"), database=database)
+        grant(postgres, postgres_url, worker_url)
         worker = fleet.worker(slots=2).start()
         worker.wait_line("ready")
         fleet.send("retry", 1)
@@ -73,11 +83,24 @@ def test_a_role_with_the_documented_rights_runs_a_fleet(
         assert worker.events("degraded") == []
 
 
+def test_that_role_uses_tables_that_are_made_after_the_grants(
+    postgres: Postgres, postgres_url: str, worker_url: str, tmp_path: Path
+) -> None:
+    grant(postgres, postgres_url, worker_url)
+    with closing(open_store(postgres_url, Settings(prefix="second"))) as store:
+        store.schema.migrate()
+
+    cli = project(tmp_path, f"atomic+{worker_url}")
+    for words in (("status",), ("drain", "i-1"), ("undrain", "i-1")):
+        run = cli("--prefix", "second", *words)
+        assert run.returncode == 0, (words, run.stdout, run.stderr)
+
+
 def test_that_role_cannot_make_the_tables(postgres: Postgres, worker_url: str, postgres_url: str) -> None:
     database = urlsplit(postgres_url).path[1:]
     postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=database)  # as it is since PostgreSQL 15
     with (
         closing(open_store(worker_url, Settings())) as store,
-        pytest.raises(StoreError, match="permission denied for schema public"),
+        pytest.raises(StoreError, match=r"denied for schema public; .* GRANT USAGE, CREATE ON SCHEMA public TO"),
     ):
         store.schema.migrate()

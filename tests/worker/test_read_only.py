@@ -79,6 +79,7 @@ def test_commands_say_what_is_missing(fleet: Fleet, command: list[str]) -> None:
     done = celery(fleet, *command)
     assert done.returncode == 1
     assert NEEDED in done.stdout + done.stderr
+    assert "look for" not in done.stderr
     assert "Traceback" not in done.stderr
 
 
