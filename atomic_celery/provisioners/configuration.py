@@ -19,6 +19,10 @@ Argv = tuple[str, ...]
 
 _PLACEHOLDERS = {"up": ("target", "add"), "down": ("id", "remaining"), "list": ()}
 PLACEHOLDER = re.compile(r"\{(target|add|id|remaining)\}")
+_BRACED = re.compile(r"(?<![{$])\{([A-Za-z_-]+)\}(?!\})")
+"""A single word in braces; not a template's ``{{id}}``, nor a shell's ``${id}``."""
+_NEAR = 0.75
+"""How much alike a misspelt placeholder and the right one are, as `difflib` counts it."""
 _DEFAULT_TIMEOUT_MS = 120_000
 _MOST = 86_400_000
 """What counts have for a bound: in milliseconds, a day."""
@@ -169,10 +173,23 @@ def _check_command(value: Any, where: str) -> Iterator[str]:
         for part in argv:
             if not names.is_storable(part):
                 yield f"{where}: an argument {_NOT_PASSED_ON}, got {part!r}"
-            for placeholder in PLACEHOLDER.findall(part):
-                if placeholder not in _PLACEHOLDERS[where]:
-                    known = " and ".join(f"{{{name}}}" for name in _PLACEHOLDERS[where]) or "no placeholder"
-                    yield f"{where} knows {known}, not {{{placeholder}}}"
+            yield from _check_placeholders(part, where)
+
+
+def _check_placeholders(part: str, where: str) -> Iterator[str]:
+    """Find placeholders of other commands, and what is nearly one of this: a platform would get it as it stands.
+
+    The schema has no notion of nearness and lets the latter pass.
+    """
+    known = _PLACEHOLDERS[where]
+    for word in PLACEHOLDER.findall(part):
+        if word not in known:
+            has = " and ".join(f"{{{name}}}" for name in known) or "none"
+            yield f"unknown placeholder {{{word}}} in {where}; it has {has}"
+    for word in _BRACED.findall(part):
+        near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_NEAR)
+        if near and not PLACEHOLDER.fullmatch(f"{{{word}}}"):
+            yield f"unknown placeholder {{{word}}} in {where}; did you mean {{{near[0]}}}?"
 
 
 def _check_text(value: Any, where: str) -> Iterator[str]:

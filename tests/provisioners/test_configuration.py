@@ -75,9 +75,12 @@ BAD: list[tuple[Any, str]] = [
     ({**COMMAND, "up": [["a", "\ud800"]]}, "up: an argument holds NUL or half a surrogate pair"),
     ({**COMMAND, "listFormat": {"id": "\udc00"}}, r"listFormat\.id holds NUL or half a surrogate pair"),
     ({**LOCAL, "options": ["a\0"]}, "options: a text holds NUL"),
-    ({**COMMAND, "up": ["a", "{id}"]}, r"up knows \{target\} and \{add\}, not \{id\}"),
-    ({**COMMAND, "down": [["a"], ["b", "-n={target}"]]}, r"down knows \{id\} and \{remaining\}, not \{target\}"),
-    ({**COMMAND, "list": ["a", "{id}"]}, r"list knows no placeholder, not \{id\}"),
+    ({**COMMAND, "up": ["a", "{id}"]}, r"unknown placeholder \{id\} in up; it has \{target\} and \{add\}"),
+    (
+        {**COMMAND, "down": [["a"], ["b", "-n={target}"]]},
+        r"unknown placeholder \{target\} in down; it has \{id\} and \{remaining\}",
+    ),
+    ({**COMMAND, "list": ["a", "{id}"]}, r"unknown placeholder \{id\} in list; it has none"),
     ({**COMMAND, "listFormat": []}, "listFormat must be an object"),
     ({**COMMAND, "listFormat": {"ids": "x"}}, r"unknown key listFormat\.ids; did you mean listFormat\.id\?"),
     ({**COMMAND, "listFormat": {"id": ""}}, r"listFormat\.id must be a text"),
@@ -111,6 +114,43 @@ def test_what_is_wrong_is_refused_by_both(given: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read(given)
     assert not fits(given)
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "complaint"),
+    [
+        ("up", "{traget}", r"unknown placeholder \{traget\} in up; did you mean \{target\}\?"),
+        ("up", "--count={Target}", r"unknown placeholder \{Target\} in up; did you mean \{target\}\?"),
+        ("up", "{adds}", r"unknown placeholder \{adds\} in up; did you mean \{add\}\?"),
+        ("down", "{ID}", r"unknown placeholder \{ID\} in down; did you mean \{id\}\?"),
+        ("down", "to {remainig}", r"unknown placeholder \{remainig\} in down; did you mean \{remaining\}\?"),
+    ],
+)
+def test_a_misspelt_placeholder_is_refused(command: str, argument: str, complaint: str) -> None:
+    given = {**COMMAND, command: ["program", argument]}
+    with pytest.raises(ConfigError, match=complaint):
+        read(given)
+    assert fits(given)  # a schema cannot say what is nearly a word
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "{print $1}",
+        "{other}",
+        "{name: Name, state: State}",
+        "[].{id:name}",
+        '{"id": 1}',
+        "{}",
+        "{{.target}}",
+        "{{traget}}",
+        "${traget}",
+        "{range .items[*]}{.metadata.name}{end}",
+    ],
+)
+def test_braces_that_resemble_no_placeholder_are_handed_on(argument: str) -> None:
+    for command in ("up", "down", "list"):
+        assert isinstance(read({**COMMAND, command: ["program", argument]}), Commands)
 
 
 WORDS = st.sampled_from(

@@ -11,7 +11,7 @@ from atomic_celery.errors import ProvisionerError
 from atomic_celery.fleet.provisioner import Permit
 from atomic_celery.provisioners import CommandProvisioner, from_mapping, listing
 from atomic_celery.provisioners.configuration import Commands, read
-from tests.provisioners.conftest import PRESETS, STAGES, Stage, ids, preset, states
+from tests.provisioners.conftest import JOURNAL, PRESETS, STAGES, Stage, ids, preset, states
 
 PRINTED = Path(__file__).parent / "printed"
 
@@ -92,7 +92,7 @@ def test_a_group_that_is_not_there_is_no_empty_group(stage: Stage, permit: Permi
     for name, wrong in elsewhere.items():
         text = text.replace(f'"{name}"', f'"{wrong}"')
     with pytest.raises(ProvisionerError) as refused:
-        from_mapping(json.loads(text)).list(permit)
+        from_mapping(json.loads(text), JOURNAL).list(permit)
     assert refused.value.code in ("exit", "malformed", "auth")
 
 
