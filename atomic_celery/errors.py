@@ -175,7 +175,7 @@ class CallGivenUp(AtomicError):
     """The controller that made this call does not lead any more, or ends: nothing more may be done for it."""
 
     def __init__(self, doing: str) -> None:
-        super().__init__(f"the call was given up before {doing}")
+        super().__init__(f"{doing}: given up, as the controller leads no more or ends")
         self.doing = doing
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ STATES: tuple[State, ...] = get_args(State)
 SERVING: frozenset[State] = frozenset({"busy", "idle", "degraded"})
 """States in which a host takes what it can."""
 
+_ID_SHOWN = 8
 _TONES: Mapping[State, tables.Tone] = {
     "busy": "good",
     "idle": "good",
@@ -232,12 +233,24 @@ def _queue(depth: Depth, now_ms: int, hosts: Sequence[HostStatus]) -> QueueStatu
     )
 
 
-def where(message: MessageView, now_ms: int) -> str:
-    """Say who has a message, when it is due, or why it was put aside; nothing of one that is ready."""
+def shared_names(hosts: Sequence[Host]) -> frozenset[str]:
+    """Return the names that several of *hosts* have."""
+    return frozenset(name for name, count in Counter(host.name for host in hosts).items() if count > 1)
+
+
+def where(message: MessageView, now_ms: int, shared: frozenset[str] = frozenset()) -> str:
+    """Say who has a message, when it is due, or why it was put aside; nothing of one that is ready.
+
+    Args:
+        message: Which one.
+        now_ms: The database's time.
+        shared: Names that several hosts have: with these the beginning of the id is said.
+    """
     if message.lease_until_ms is not None:
         left_ms = message.lease_until_ms - now_ms
         lease = f"lease ends in {tables.span(left_ms)}" if left_ms > 0 else f"lease ended {tables.span(-left_ms)} ago"
-        return f"held by {message.host or message.holder}, {lease}"
+        which = f" ({(message.holder or '')[:_ID_SHOWN]})" if message.host in shared else ""
+        return f"held by {message.host or message.holder}{which}, {lease}"
     if message.due_ms is not None:
         return f"due in {tables.span(message.due_ms - now_ms)}"
     return message.reason or ""
@@ -273,7 +286,7 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
     yield f"{paint('store', 'faint')}     {status.store}  prefix {status.prefix}, schema {status.schema_version}"
     yield f"{paint('hosts', 'faint')}     {len(status.hosts)}" + (f": {told}" if told else "")
     yield f"{paint('slots', 'faint')}     {busy} busy, {max(0, free)} free"
-    yield f"{paint('wanted', 'faint')}    {status.scaling['desiredHosts']} hosts (demand {status.scaling['demand']})"
+    yield f"{paint('wanted', 'faint')}    {_wanted(status)}"
     if status.controller is not None:
         yield f"{paint('control', 'faint')}   {_controller(status.controller, paint)}"
     if (roots := status.roots) is not None:
@@ -297,6 +310,14 @@ def _summary(status: FleetStatus, paint: tables.Paint) -> Iterator[str]:
                 f"half waited {tables.span(hour.waited_p50_ms)} (95 % {tables.span(hour.waited_p95_ms)})",
             )
         )
+
+
+def _wanted(status: FleetStatus) -> str:
+    """Say how many hosts the work wants: by the policy of whoever leads, if that has planned lately."""
+    signal, by, seen = status.scaling, "by the policy of this command's settings", status.controller
+    if seen is not None and seen.holder and seen.scaling and not seen.is_late:
+        signal, by = seen.scaling, "as the controller has planned"
+    return f"{tables.amount(int(signal['desiredHosts']), 'host')} (demand {signal['demand']}, {by})"
 
 
 def _controller(seen: ControllerStatus, paint: tables.Paint) -> str:

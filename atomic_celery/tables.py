@@ -53,6 +53,11 @@ def count(value: int, *, exact: bool = True) -> str:
     return f"{value}" if exact else f"{value}+"
 
 
+def amount(value: int, thing: str) -> str:
+    """Write how many of a *thing* there are: ``1 host``, ``2 hosts``."""
+    return f"{value} {thing}{'s' * (value != 1)}"
+
+
 def span(duration_ms: float | None) -> str:
     """Write a duration in its two largest units, "-" for none: ``3m12s``, ``2d4h``, ``850ms``."""
     if duration_ms is None:

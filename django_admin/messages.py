@@ -105,12 +105,12 @@ class MessagePage(FleetPage):
             )
         )
         now_ms = store.now_ms()
-        seen = status.compose(
-            now_ms, store.hosts.list(), (), store.reads.depths(MOST_COUNTED), store=store, version=None
-        )
+        hosts = store.hosts.list()
+        shared = status.shared_names(hosts)
+        seen = status.compose(now_ms, hosts, (), store.reads.depths(MOST_COUNTED), store=store, version=None)
         return {
             **pager({**wanted, **({"id": by_id} if by_id else {})}, before=found.next_before),
-            "rows": [(m, now_ms - m.published_ms, status.where(m, now_ms)) for m in found.messages],
+            "rows": [(m, now_ms - m.published_ms, status.where(m, now_ms, shared)) for m in found.messages],
             "found": found,
             "is_first": not before,
             "states": get_args(State),
@@ -128,7 +128,7 @@ class MessagePage(FleetPage):
             "message": message,
             "call": payload.read(text, store.settings.mask),
             "crashes": store.reads.crashes(message.id),
-            "note": status.where(message, store.now_ms()),
+            "note": status.where(message, store.now_ms(), status.shared_names(store.hosts.list())),
             "root_url": self.address_of(request, models.Root, message.root_id) if message.root_id else None,
             "result_url": result_url(message.task_id),
         }

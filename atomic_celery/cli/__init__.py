@@ -6,6 +6,8 @@ learns of ``-P atomic``.
 
 from __future__ import annotations
 
+import copy
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,13 +51,14 @@ def atomic(ctx: click.Context, **options: Any) -> None:
     session.begin(ctx, database_options.taken(options))
 
 
-def run(arguments: Sequence[str], *, url: str, name: str) -> None:
+def run(arguments: Sequence[str], *, url: str, name: str, command: str | None = None) -> None:
     """Run a command in a process that is no ``celery``; ends it with the command's exit code.
 
     Args:
-        arguments: What stands behind ``atomic``.
+        arguments: What stands behind ``atomic``, or behind the *command*.
         url: The database, where this process has no Celery app whose broker is one.
-        name: What the program is called in its messages.
+        name: What the program is called in its messages; its last word stands for ``atomic``, or for the *command*.
+        command: Which one it is; None: the first of the arguments says so.
     """
     from celery import Celery, current_app
     from celery.bin.base import CLIContext
@@ -63,7 +66,12 @@ def run(arguments: Sequence[str], *, url: str, name: str) -> None:
     app = current_app
     if not str(app.conf.broker_url).startswith("atomic+"):
         app = Celery("atomic", broker=url, set_as_current=False)
-    atomic.main(list(arguments), prog_name=name, obj=CLIContext(app=app, no_color=False, workdir=None, quiet=False))
+    group, words = atomic, list(arguments)
+    if command is not None:
+        name, _, alias = name.rpartition(" ")
+        group, words = copy.copy(atomic), [alias, *words]
+        group.commands = {alias: importlib.import_module(f"{__name__}.{_MODULES[command]}").__dict__[command]}
+    group.main(words, prog_name=name, obj=CLIContext(app=app, no_color=False, workdir=None, quiet=False))
 
 
 def _extend_celery_worker() -> None:

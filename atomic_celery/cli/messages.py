@@ -64,11 +64,12 @@ def list_(session: Session, which: Filter, limit: int, before: int | None) -> No
     with _searching(session, which):
         now_ms = session.store.now_ms()
         seen = session.store.reads.messages(which, before=before, limit=limit)
+        shared = status.shared_names(session.store.hosts.list())
     if session.output.as_json:
         session.output.document(seen)
         return
     head = ("STATE", "ID", "TASK ID", "TASK", "QUEUE", "PRI", "FENCE", "CRASHES", "AGE", "NOTE")
-    session.output.table(head, (_row(message, now_ms) for message in seen))
+    session.output.table(head, (_row(message, now_ms, shared) for message in seen))
 
 
 @messages.command()
@@ -203,7 +204,7 @@ def _say(session: Session, done: operations.Done) -> None:
         session.output.line(f"{len(done.skipped)} left alone, ended or so already: {ids}", "notice")
 
 
-def _row(message: MessageView, now_ms: int) -> list[tables.Cell | str]:
+def _row(message: MessageView, now_ms: int, shared: frozenset[str]) -> list[tables.Cell | str]:
     return [
         tables.Cell(message.state, _TONES[message.state]),
         tables.Cell(str(message.id), right=True),
@@ -214,7 +215,7 @@ def _row(message: MessageView, now_ms: int) -> list[tables.Cell | str]:
         tables.Cell(str(message.fence), right=True),
         tables.Cell(str(message.crashes), "notice" if message.crashes else "", right=True),
         tables.Cell(tables.span(now_ms - message.published_ms), right=True),
-        status.where(message, now_ms),
+        status.where(message, now_ms, shared),
     ]
 
 
@@ -228,7 +229,7 @@ def _shown(session: Session, message_id: int) -> dict[str, Any] | None:
         "message": message,
         "call": payload.read(text, session.settings.mask),
         "crash_history": reads.crashes(message_id),
-        "note": status.where(message, session.store.now_ms()),
+        "note": status.where(message, session.store.now_ms(), status.shared_names(session.store.hosts.list())),
     }
 
 

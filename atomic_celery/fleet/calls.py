@@ -105,6 +105,8 @@ class _Call(Generic[T]):
 
     def answer(self) -> T:
         """Return what it answered, or raise what it raised."""
+        if isinstance(self._error, errors.CallGivenUp) and self._error.doing != self._doing:
+            raise errors.CallGivenUp(f"{self._doing} (before {self._error.doing})") from self._error
         if self._error is not None:
             raise self._error
         if not self.over.is_set() or not self._answers:

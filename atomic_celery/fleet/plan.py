@@ -12,7 +12,7 @@ from atomic_celery.fleet.decisions import Add, Cause, Drain, Held, News, Plan, R
 from atomic_celery.fleet.memory import Asked, HostKnown, Known, Memory
 from atomic_celery.fleet.policy import Policy
 from atomic_celery.fleet.snapshot import HostSeen, Place, Snapshot, match
-from atomic_celery.tables import span
+from atomic_celery.tables import amount, span
 
 LISTINGS_TO_FORGET = 3
 """From so many listings in a row an instance must be missing before it counts as gone."""
@@ -230,13 +230,14 @@ class _Planning:
             return [], None
         if self.seen.now_ms < memory.boot_retry_ms:
             wait = span(memory.boot_retry_ms - self.seen.now_ms)
-            failed = f"held for {wait}: {memory.boot_failures} instances in a row failed to boot"
+            failed = f"held for {wait}: {amount(memory.boot_failures, 'instance')} in a row failed to boot"
             return [], Held("boot failures", f"{why}; {failed}")
         known = memory.instances.values()
         present = sum(one.missed < LISTINGS_TO_FORGET for one in known) - removed + memory.in_flight
         room = policy.max_hosts - present - sum(host.fresh for host in self.foreign)
         if room <= 0:
-            return [], Held("most hosts", f"{why}; held: {policy.max_hosts} hosts are the most allowed")
+            allowed = f"{amount(policy.max_hosts, 'host')} {'is' if policy.max_hosts == 1 else 'are'}"
+            return [], Held("most hosts", f"{why}; held: {allowed} the most allowed")
         count = min(wanted, room)
         replaces = min(memory.replacing, count)
         self.memory = replace(memory, replacing=memory.replacing - replaces)
@@ -251,11 +252,11 @@ class _Planning:
             pressed_ms = self.seen.now_ms - memory.pressed_since_ms
             if pressed_ms >= policy.scale_up_delay_ms:
                 waited = f"more than {policy.waiting_allowed} have been waiting for {span(pressed_ms)}"
-                return missing, f"{waited}, {capacity} of {signal.desired_hosts} hosts"
+                return missing, f"{waited}, {capacity} of {amount(signal.desired_hosts, 'host')}"
         if capacity < policy.min_hosts:
-            return policy.min_hosts - capacity, f"{capacity} hosts, below the least of {policy.min_hosts}"
+            return policy.min_hosts - capacity, f"{amount(capacity, 'host')}, below the least of {policy.min_hosts}"
         if missing > 0 and memory.replacing > 0:
-            return min(missing, memory.replacing), f"{memory.replacing} instances failed"
+            return min(missing, memory.replacing), f"{amount(memory.replacing, 'instance')} failed"
         return 0, ""
 
     def _capacity(self) -> int:

@@ -39,7 +39,8 @@ class Policy:
         if self.min_hosts < 0:
             problems.append(f"min_hosts must not be below 0, got {self.min_hosts}")
         if self.max_hosts < max(1, self.min_hosts):
-            problems.append(f"max_hosts must be at least 1 and min_hosts ({self.min_hosts}), got {self.max_hosts}")
+            least = f"at least 1 and no less than min_hosts ({self.min_hosts})"
+            problems.append(f"max_hosts must be {least}, got {self.max_hosts}")
         if self.workers_per_host < 1:
             problems.append(f"workers_per_host must be at least 1, got {self.workers_per_host}")
         problems += [

@@ -184,3 +184,14 @@ def test_what_filters_choose_is_found_page_after_page(world: World, monkeypatch:
 
     assert messages._chosen(session, Filter(state="ready"), None) == ids
     assert messages._chosen(session, Filter(state="ready"), 3) == ids[2:]
+
+
+def test_a_holder_whose_name_others_have_is_told_apart_by_its_id(cli: CommandLine, world: World) -> None:
+    world.register("2a27c0ffee", name="celery@vm")
+    world.publish("running")
+    [claimed] = world.claim(holder="2a27c0ffee", is_host=True)
+
+    assert "held by celery@vm, lease ends in" in cli("messages", "list").stdout
+    world.register("4e75c0ffee", name="celery@vm")
+    for words in (("list",), ("show", str(claimed))):
+        assert "held by celery@vm (2a27c0ff), lease ends in" in cli("messages", *words).stdout

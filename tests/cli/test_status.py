@@ -61,6 +61,15 @@ def test_the_same_is_told_to_people(cli: CommandLine, world: World) -> None:
     assert "reply.1" in cli("queues", "--all").stdout
 
 
+def test_what_is_wanted_is_by_the_policy_of_who_leads(cli: CommandLine, world: World) -> None:
+    assert "wanted    0 hosts (demand 0, by the policy of this command's settings)" in cli("status").stdout
+    world.store.terms.begin(TERM, "c-1", 600_000)
+    plan = {"reasons": [], "scaling": {"desiredHosts": 1, "demand": 9}}
+    world.store.controllers.keep(TERM, {}, {**plan, "holder": "c-1", "provisioner": "aws-asg"})
+
+    assert "wanted    1 host (demand 9, as the controller has planned)" in cli("status").stdout
+
+
 def test_the_controller_is_told_with_its_last_plan_and_its_trouble(cli: CommandLine, world: World) -> None:
     assert cli.json("status")["controller"] is None
     assert "\ncontrol " not in cli("status").stdout

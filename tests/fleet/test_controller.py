@@ -537,7 +537,9 @@ def test_no_call_is_made_once_the_term_may_be_over_by_either_clock(scene: Scene,
     scene.controller.turn()
     assert scene.cloud.acts() == []
     assert not scene.controller.leads
-    assert scene.lines("given-up")
+    [line] = scene.lines("given-up")
+    assert line["doing"].startswith("adding 1 host")
+    assert line["doing"].endswith(" (before scale_to 1 +1)")
 
 
 def test_no_call_outlives_its_term_even_if_the_next_one_is_the_same_controller_s(scene: Scene) -> None:

@@ -91,3 +91,10 @@ def test_the_signal_of_a_database_that_hangs_is_503(own_postgres: PostgresServer
 def test_status_has_the_signal(site: Site) -> None:
     status = json.loads(site.manage("fleet_status", "--json").stdout)
     assert status["scaling"]["desiredHosts"] == 0
+
+
+@pytest.mark.parametrize("command", ["fleet_controller", "fleet_metrics"])
+def test_the_help_shows_the_command_that_one_types(site: Site, command: str) -> None:
+    helped = site.manage(command, "--help")
+    assert helped.returncode == 0, helped.stderr
+    assert helped.stdout.startswith(f"Usage: manage.py {command} [OPTIONS]\n")

@@ -158,7 +158,7 @@ def test_hosts_below_the_least_are_added_at_once() -> None:
     policy = Policy(min_hosts=3)
     decided = plan(see([instance("a")], [host("h", on="a")], policy=policy), knows("a"), policy)
     assert added(decided) == [(3, 2)]
-    assert decided.reasons() == ["1 hosts, below the least of 3 → add 2"]
+    assert decided.reasons() == ["1 host, below the least of 3 → add 2"]
 
 
 def test_never_more_than_the_most_are_there_whatever_state_they_are_in() -> None:
@@ -504,7 +504,7 @@ def test_a_replacement_needs_no_queue_but_a_target_above_what_there_is() -> None
     there = [instance("other"), instance("a", "failed")]
     needed = plan(see(there, [host("h", on="other")], running=2, policy=policy), knows("other", "a"), policy)
     assert added(needed) == [(2, 1)]
-    assert needed.actions[-1] == Add(2, 1, "1 instances failed → add 1", replaces=1, spare=8)
+    assert needed.actions[-1] == Add(2, 1, "1 instance failed → add 1", replaces=1, spare=8)
     unneeded = plan(see(there, [host("h", on="other")], running=1, policy=policy), knows("other", "a"), policy)
     assert not added(unneeded)
     assert unneeded.memory.replacing == 0
@@ -530,7 +530,7 @@ def test_one_that_fails_after_it_worked_is_replaced_too_if_it_is_wanted() -> Non
     there = [instance("other"), instance("a", "failed")]
     memory = knows("other", "a", host_ms=NOW_MS - MINUTE_MS)
     wanted = plan(see(there, [host("h", on="other")], running=2, policy=policy), memory, policy)
-    assert wanted.actions[-1] == Add(2, 1, "1 instances failed → add 1", replaces=1, spare=8)
+    assert wanted.actions[-1] == Add(2, 1, "1 instance failed → add 1", replaces=1, spare=8)
     unwanted = plan(see(there, [host("h", on="other")], running=1, policy=policy), memory, policy)
     assert not added(unwanted)
 

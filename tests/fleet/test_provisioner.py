@@ -44,7 +44,7 @@ def test_a_permit_ends_with_the_lead() -> None:
     permit = Permit(lambda: leads[0], threading.Event())
     permit.require("adding hosts")
     leads[0] = False
-    with pytest.raises(errors.CallGivenUp, match="before adding hosts"):
+    with pytest.raises(errors.CallGivenUp, match="adding hosts: given up, as the controller leads no more or ends"):
         permit.require("adding hosts")
 
 

@@ -62,7 +62,7 @@ def test_the_signal_is_what_waits_and_what_runs_under_a_policy() -> None:
 def test_a_policy_says_all_that_is_wrong_with_it() -> None:
     with pytest.raises(errors.ConfigError, match=r"min_hosts.*got -1; max_hosts.*got 0; workers_per_host.*got 0"):
         Policy(min_hosts=-1, max_hosts=0, workers_per_host=0)
-    with pytest.raises(errors.ConfigError, match=r"max_hosts must be at least 1 and min_hosts \(5\), got 4"):
+    with pytest.raises(errors.ConfigError, match=r"must be at least 1 and no less than min_hosts \(5\), got 4"):
         Policy(min_hosts=5, max_hosts=4)
     with pytest.raises(errors.ConfigError, match="idle_drain_ms must not be below 0"):
         Policy(idle_drain_ms=-1)

@@ -13,10 +13,10 @@ from django_admin import project
 class HandsOver(BaseCommand):
     """Hands its arguments over as they are: they are the other command's."""
 
-    words: tuple[str, ...] = ()
-    """Which command that is."""
+    command: str | None = None
+    """Which command that is; None: the arguments say so."""
     requires_system_checks = ()
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
         """Run the other command with the arguments of this one."""
-        cli.run([*self.words, *argv[2:]], url=project.url(), name=f"{argv[0]} {argv[1]}")
+        cli.run(argv[2:], url=project.url(), name=f"{argv[0]} {argv[1]}", command=self.command)

@@ -9,4 +9,4 @@ class Command(HandsOver):
     """``celery -A proj atomic controller``."""
 
     help = "Keep as many hosts as the work wants, and never remove a busy one; --help says how."
-    words = ("controller",)
+    command = "controller"

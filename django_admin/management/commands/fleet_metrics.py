@@ -9,4 +9,4 @@ class Command(HandsOver):
     """``celery -A proj atomic metrics``."""
 
     help = "Serve the scaling signal as JSON and for Prometheus; --help says how."
-    words = ("metrics",)
+    command = "metrics"
