@@ -37,7 +37,8 @@ class Failed(click.ClickException):
         if isinstance(self._error, trouble.StoreTrouble):
             error = self._error
             return f"{error.headline}\n  why:  {error.why}\n  hint: {error.hint}"
-        return f"Error: {self._error}"
+        code = _code_of(self._error)
+        return f"Error ({code}): {self._error}" if code else f"Error: {self._error}"
 
     def _document(self) -> str:
         error = self._error
@@ -45,7 +46,13 @@ class Failed(click.ClickException):
             facts = {"error": error.headline, "why": error.why, "hint": error.hint}
         else:
             facts = {"error": str(error), "kind": type(error).__name__}
+            if code := _code_of(error):
+                facts["code"] = code
         return json.dumps(facts)
+
+
+def _code_of(error: errors.AtomicError) -> str | None:
+    return getattr(error, "code", None)
 
 
 class Group(DYMMixin, click.Group):  # type: ignore[misc]

@@ -137,6 +137,21 @@ def test_how_a_controller_ends(controllers: Controllers, words: tuple[str, ...],
     assert [name for _, name in controllers.calls()] == (["list"] if code == 0 else [])
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Error (missing-cli): the list command /opt/nope/list cannot be started"),
+        (("--json",), '"code": "missing-cli"'),
+    ],
+)
+def test_a_dry_run_says_the_code_of_an_error(controllers: Controllers, words: tuple[str, ...], said: str) -> None:
+    path = controllers.folder / "fleet.json"
+    path.write_text('{"kind": "command", "up": ["up"], "down": ["down"], "list": ["/opt/nope/list"]}')
+    run = controllers.cli("controller", "--provisioner", str(path), "--dry-run", *words, env=controllers.environment)
+    assert run.returncode == 1
+    assert said in run.stderr
+
+
 @pytest.mark.parametrize(("words", "warned"), [((), True), (("--max-hosts", "1"), False)])
 def test_a_fleet_of_several_machines_is_warned_of_a_database_that_they_cannot_open(
     controllers: Controllers, words: tuple[str, ...], warned: bool
