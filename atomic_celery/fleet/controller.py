@@ -25,6 +25,7 @@ from atomic_celery.fleet.memory import Asked, Memory
 from atomic_celery.fleet.plan import LISTINGS_TO_FORGET, plan
 from atomic_celery.fleet.provisioner import Instance, Provisioner, checked
 from atomic_celery.lines import Lines
+from atomic_celery.tables import amount
 from atomic_celery.term import Term
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ class Controller:
             self._record(kind, why=action.why, add=action.add, target=action.target)
         try:
             self._calls.make(
-                f"adding {action.add} hosts",
+                f"adding {amount(action.add, 'host')}",
                 lambda permit: self._provisioner.scale_to(action.target, permit, add=action.add),
             )
         except errors.ProvisionerError as error:
