@@ -169,7 +169,7 @@ def test_a_claim_that_arrives_late_is_not_granted_what_was_finished_meanwhile(
         scene.send(name)
     scene.fleet.begun("h")
     scene.fleet.begun("i")
-    assert frozen.events("claimed"), "two tasks run at once on one slot each: it is well again"
+    frozen.wait_line("claimed")  # two tasks run at once on one slot each: it is well again
     for name in ("h", "i"):
         scene.open(name)
     scene.ends_well()
@@ -184,7 +184,7 @@ def test_a_host_that_joins_takes_what_a_full_one_cannot_run(scene: Scene) -> Non
     scene.begun("g")
     joined = scene.successor("joined")
     scene.fleet.begun("h")
-    assert (full.events("claimed")[0]["child"], joined.events("claimed")[0]["child"]) == (running, waiting)
+    assert (full.wait_line("claimed")["child"], joined.wait_line("claimed")["child"]) == (running, waiting)
     for name in ("g", "h"):
         scene.open(name)
     scene.ends_well()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -84,17 +85,20 @@ def test_a_child_can_write_whatever_its_parent_was_doing(tmp_path: Path, sqlite_
     store.close()
 
 
-def _fork() -> None:
+def _fork(then: Callable[[], None] = lambda: None) -> None:
+    """Fork, and do *then* in the parent. What the child inherits of all that ran in this process is not asked here."""
     child = os.fork()
     if child == 0:
         os._exit(0)
+    then()
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def _begin_forking() -> tuple[threading.Thread, threading.Event]:
     """Fork on another thread; return that, and what is set once it has forked."""
     forked = threading.Event()
-    thread = threading.Thread(target=lambda: (_fork(), forked.set()))
+    thread = threading.Thread(target=_fork, args=(forked.set,))
     thread.start()
     wait_until(lambda: forking._gate._closed, 30.0, "no fork began")
     return thread, forked
