@@ -59,6 +59,16 @@ class Scene:
             for controller in controllers or (self.controller,):
                 controller.turn()
 
+    def let_a_host_come_before_the_removal(self, name: str) -> None:
+        """Let a host register on an instance just when its removal begins, after the controller has looked."""
+        drain_unused = self.store.hosts.drain_unused
+
+        def register_first(*args: Any, **options: Any) -> bool:
+            self.up(name)
+            return drain_unused(*args, **options)
+
+        self.store.hosts.drain_unused = register_first  # type: ignore[method-assign]
+
     def up(self, name: str, *, idle_ms: int | None = None) -> None:
         """Let a host register on an instance, or report."""
         report = HostReport(slots=1, busy=0, queues=(), idle_ms=idle_ms)
@@ -156,13 +166,7 @@ def test_a_host_that_registers_between_the_look_and_the_removal_keeps_its_instan
     scene.desk.publish()
     scene.controller.turn()
     scene.pass_s(595, step_s=5)
-    drain_unused = scene.store.hosts.drain_unused
-
-    def register_first(*args: Any, **options: Any) -> bool:
-        scene.up("vm-1")
-        return drain_unused(*args, **options)
-
-    scene.store.hosts.drain_unused = register_first  # type: ignore[method-assign]
+    scene.let_a_host_come_before_the_removal("vm-1")
     scene.pass_s(20)
     assert scene.lines("kept")[0]["instance"] == "vm-1"
     assert "drain vm-1" not in scene.cloud.calls
@@ -175,13 +179,7 @@ def test_nothing_is_added_in_the_place_of_an_instance_that_is_kept_where_there_i
     scene.desk.publish()
     scene.controller.turn()
     scene.pass_s(595, step_s=5)
-    drain_unused = scene.store.hosts.drain_unused
-
-    def register_first(*args: Any, **options: Any) -> bool:
-        scene.up("vm-1")
-        return drain_unused(*args, **options)
-
-    scene.store.hosts.drain_unused = register_first  # type: ignore[method-assign]
+    scene.let_a_host_come_before_the_removal("vm-1")
     scene.pass_s(20)
     assert scene.lines("kept")
     assert scene.cloud.acts() == ["scale_to 1 +1"]

@@ -371,7 +371,7 @@ def test_removals_wait_after_one_failed_and_additions_do_not() -> None:
     waiting = knows("a", "c").removal_failed(NOW_MS - 1000)
     decided = plan(seen, waiting, POLICY)
     assert (removed(decided), added(decided)) == ([], [(5, 3)])
-    assert decided.notes == ("2 removals wait for 9s: the provider failed at one",)
+    assert decided.notes == ("2 removals held for 9s: the provider failed at one",)
     assert decided.memory.boot_failures == 0, "what is not removed yet has not failed yet"
     assert decided.memory.well().removal_failures == 1
     due = plan(later(seen, 9000), waiting, POLICY)
