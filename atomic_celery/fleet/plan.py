@@ -135,7 +135,8 @@ class _Planning:
         removals = sorted(self._removals(), key=lambda removal: removal.instance in self.seen.removing)
         left_ms = self.memory.removal_retry_ms - self.seen.now_ms
         if removals and left_ms > 0:
-            self.notes.append(f"{amount(len(removals), 'removal')} held for {span(left_ms)}: the provider failed at one")
+            held = amount(len(removals), "removal")
+            self.notes.append(f"{held} held for {span(left_ms)}: the provider failed at one")
             return []
         return removals
 
