@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 EX_FAILURE = 1
 
+# A signal that comes right before a child falls asleep is answered only when it wakes.
+_LOOK_FOR_SIGNALS_EVERY_MS = 1000
+
 _here: Child | None = None
 
 
@@ -136,7 +139,7 @@ class Child:
         self._waiting = True
         if self.ended_by is not None:
             raise SystemExit
-        ready = self._poll.poll()
+        ready = self._poll.poll(_LOOK_FOR_SIGNALS_EVERY_MS)
         self._waiting = False
         if any(fd == self._stream.fileno() for fd, _ in ready):
             self._receive()

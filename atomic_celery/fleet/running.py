@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 _TURN_AT_LEAST_EVERY_S = 1.0
 _LAST_TURN_ENDS_WITHIN_S = GIVEN_UP_ENDS_WITHIN_S + 15.0  # and what it asks of the database
 
@@ -45,7 +46,7 @@ def running(controller: Controller, *, drain_at_end: bool = False) -> Iterator[C
 def run_until_signalled(controller: Controller) -> None:
     """Run *controller* until SIGTERM or SIGINT; hand over at once then. In the main thread only."""
     with _signals() as fd, running(controller):
-        os.read(fd, 1)
+        _wait_for_signal(fd)
 
 
 def unless_signalled(controller: Controller, act: Callable[[], T]) -> T:
@@ -57,7 +58,7 @@ def unless_signalled(controller: Controller, act: Callable[[], T]) -> T:
     with _signals() as fd:
 
         def stop() -> None:
-            if os.read(fd, 1):
+            if _wait_for_signal(fd):
                 controller.stop()
 
         threading.Thread(target=stop, name="atomic-signals", daemon=True).start()
@@ -66,17 +67,29 @@ def unless_signalled(controller: Controller, act: Callable[[], T]) -> T:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Yield what a byte can be read from for each SIGTERM and SIGINT; nothing more can, when the block has ended."""
+    """Yield what a byte can be read from after each SIGTERM and SIGINT; nothing more can, when the block has ended."""
     read_fd, write_fd = os.pipe()
-
-    def note(signum: int, _frame: FrameType | None) -> None:
-        # Nothing but this is safe here: whatever it interrupted may hold any lock.
-        os.write(write_fd, bytes([signum]))
-
-    before = {signum: signal.signal(signum, note) for signum in (signal.SIGTERM, signal.SIGINT)}
+    os.set_blocking(write_fd, False)
+    # The interpreter itself writes, in whichever thread the signal finds. A handler in Python would wait for the main
+    # thread's next instruction, which a signal that comes right before it begins to read would wait for for ever.
+    outer_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    outer_handlers = {signum: signal.signal(signum, _leave_to_the_pipe) for signum in _ENDING}
     try:
         yield read_fd
     finally:
-        for signum, handler in before.items():
+        for signum, handler in outer_handlers.items():
             signal.signal(signum, handler)
+        signal.set_wakeup_fd(outer_fd)
         os.close(write_fd)  # whoever still reads hears of it: the other end is left to it
+
+
+def _leave_to_the_pipe(_signum: int, _frame: FrameType | None) -> None:
+    """Do nothing."""
+
+
+def _wait_for_signal(read_fd: int) -> bool:
+    """Wait for SIGTERM or SIGINT; False: the block ended before. Other signals of the program are nothing to it."""
+    while signum := os.read(read_fd, 1):
+        if signum[0] in _ENDING:
+            return True
+    return False

@@ -16,6 +16,7 @@ from tests.cli.conftest import CommandLine, World, cli, project, store, world
 from tests.faults.skew import Skew
 from tests.fleet.controllers import CLOUD, Controllers
 from tests.support.freezing import freeze
+from tests.support.stray_signals import signal_another_thread
 
 __all__ = ["cli", "store", "world"]
 
@@ -39,6 +40,14 @@ def test_a_controller_adds_hosts_and_hands_over_when_it_is_told_to_end(controlle
     assert standing is not None
     assert standing.free
     assert controllers.said(process) == ["controller-active", "scale-up", "stopped"]
+
+
+def test_a_controller_ends_whichever_of_its_threads_the_signal_finds(controllers: Controllers) -> None:
+    process = controllers.start()
+    controllers.wait_until(lambda: (process.pid, "list") in controllers.calls(), "it ticks")
+    signal_another_thread(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert controllers.said(process) == ["controller-active", "stopped"]
 
 
 @pytest.mark.parametrize("where", ["list", "scale_to"])

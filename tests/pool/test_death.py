@@ -19,6 +19,7 @@ from tests.pool.bench import Bench, Told, alive, open_fds
 from tests.pool.conftest import OpenBench
 from tests.pool.test_recall import hold_one, queue_behind, runs
 from tests.support.freezing import freeze
+from tests.support.stray_signals import signal_another_thread
 from tests.support.waiting import wait_until
 
 
@@ -101,6 +102,12 @@ def test_a_cancelled_errand_does_not_begin_elsewhere_when_its_child_dies(bench: 
     bench.run(held, waiting)
     assert isinstance(waiting.error, Terminated)
     assert runs(tmp_path, "m0") == 0
+
+
+def test_an_idle_child_ends_whichever_of_its_threads_the_signal_finds(bench: Bench) -> None:
+    [pid] = bench.pids
+    signal_another_thread(pid, signal.SIGTERM)
+    bench.run_until(lambda: bench.pids != [pid] and bench.up())
 
 
 def test_an_idle_child_that_dies_is_replaced(bench: Bench) -> None:

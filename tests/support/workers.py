@@ -253,6 +253,19 @@ class WorkerProcess:
         assert seen(), f"{self.name} ended without the line {event} {fields}\n{self}"
         return seen()[-1]
 
+    def wait_degraded(self, why: str) -> str:
+        """Wait until it has said that it is degraded for this reason, perhaps after others; return what it said.
+
+        The first may be another: a server that is busy with what a test does to it answers too late, too.
+        """
+
+        def seen() -> list[str]:
+            return [line["error"] for line in self.events("degraded") if why in line["error"]]
+
+        self.fleet.wait_until(lambda: seen() or self._ended(), what=f"{self.name}: degraded, {why}")
+        assert seen(), f"{self.name} ended without having said that it is degraded: {why}\n{self}"
+        return seen()[-1]
+
     def _ended(self) -> bool:
         assert self._process is not None
         assert self._reader is not None

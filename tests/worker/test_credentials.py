@@ -45,10 +45,6 @@ def start(fleet: Fleet, option: str, secret_file: Path) -> WorkerProcess:
     return worker
 
 
-def wait_degraded(worker: WorkerProcess, why: str) -> None:
-    worker.fleet.wait_until(lambda: any(why in said["error"] for said in worker.events("degraded")), what=why)
-
-
 @pytest.mark.parametrize("option", ["--password-file", "--token-file"])
 def test_a_password_is_rotated_under_a_live_fleet_without_a_restart(
     fleet: Fleet, role: Role, secret_file: Path, option: str
@@ -71,10 +67,10 @@ def test_a_password_that_is_refused_degrades_a_worker_until_the_file_is_right(
     worker = start(fleet, "--token-file", secret_file)
     role.change_password(SECOND)
     fleet.send("note", "meanwhile")
-    wait_degraded(worker, "password authentication failed")
+    worker.wait_degraded("password authentication failed")
 
     secret_file.unlink()
-    wait_degraded(worker, "cannot be read: No such file")
+    worker.wait_degraded("cannot be read: No such file")
 
     secret_file.write_text(SECOND)
     worker.wait_line("recovered")

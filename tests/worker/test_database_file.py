@@ -59,9 +59,8 @@ def test_a_file_that_is_taken_away_is_missed_and_neither_used_nor_made_anew(flee
     fleet.send("note", "before")
     fleet.wait_done(1)
     aside = set_aside(path)
-    said = worker.wait_line("degraded")["error"]
+    said = worker.wait_degraded("was deleted or moved while it was in use")
     assert str(path) in said
-    assert "was deleted or moved while it was in use" in said
     assert "restart every process that used it" in said
     with pytest.raises(OperationalError, match="was deleted or moved while it was in use"):
         wait_until(lambda: fleet.send("note", "early", retry=False) is None)  # the old file has it: it runs later
@@ -83,7 +82,7 @@ def test_a_file_that_is_replaced_is_not_confused_with_the_one_it_was(fleet: Flee
     copy(path, path.with_name("backup"))
     set_aside(path)
     path.with_name("backup").rename(path)
-    assert "was replaced by another one while it was in use" in worker.wait_line("degraded")["error"]
+    worker.wait_degraded("was replaced by another one while it was in use")
     fleet.wait_until(lambda: gone(child), what="the child ends at its own fence")
     worker.wait_line("lost", reason="expired")
     worker.signal(signal.SIGTERM)

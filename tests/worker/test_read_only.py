@@ -67,7 +67,7 @@ def test_a_worker_that_loses_the_right_is_degraded_until_it_has_it_again(
     worker = fleet.worker().start()
     worker.wait_line("ready")
     postgres.execute(f"REVOKE pg_write_all_data FROM {name}", database=database)
-    assert NEEDED in worker.wait_line("degraded")["error"]
+    worker.wait_degraded(NEEDED)
     postgres.execute(f"GRANT pg_write_all_data TO {name}")
     worker.wait_line("recovered")
     fleet.send("note", "after")

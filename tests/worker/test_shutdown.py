@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.stray_signals import signal_another_thread
 from tests.support.workers import Fleet
 from tests.worker.test_losing import gone
 
@@ -34,6 +35,14 @@ def test_the_first_signal_lets_tasks_finish_and_gives_back_what_has_not_begun(
     assert [host.name for host in fleet.store.hosts.list()] == ["second@test"]
     fleet.open_gate("b")
     assert sorted(fleet.wait_done(2)) == ["a", "b"]
+
+
+def test_a_worker_drains_whichever_of_its_threads_the_signal_finds(fleet: Fleet) -> None:
+    worker = fleet.worker().start()
+    worker.wait_line("ready")
+    signal_another_thread(worker.pid, signal.SIGTERM)
+    assert worker.wait() == 0
+    worker.wait_line("drained")
 
 
 def test_leases_are_renewed_during_a_drain(fleet: Fleet) -> None:
