@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -184,5 +185,10 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def open_files() -> set[str]:
+    """Return what this process has open; what earlier tests left may be closed at any time."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return found

@@ -124,7 +124,7 @@ def test_closing_ends_the_thread_and_gives_everything_back(looping: Looping, con
     looping.turn_until(lambda: len(looping.messages) == 3)
     looping.connection.close()
     assert [view.state for view in store.reads.messages()] == ["ready"] * 3
-    assert not [thread for thread in threading.enumerate() if thread.name == "atomic-claims"]
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "atomic-claims"])
 
 
 def test_connecting_anew_on_the_same_loop_works(looping: Looping, connect: Connect) -> None:
