@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 import pytest
 
-from tests.beat.beats import Beats
+from tests.beat.beats import LONG, BeatProcess, Beats
 from tests.beat.conftest import MakeBeats
 from tests.support.freezing import freeze
 from tests.support.postgres import PostgresServer
@@ -14,7 +15,7 @@ from tests.support.proxy import Proxy
 
 
 def test_one_of_two_beats_runs_the_schedule(beats: Beats) -> None:
-    first = beats.start_leading("first")
+    first = beats.start_leading("first", env=LONG)
     second = beats.start("second")
     beats.wait_until(lambda: "beat: Starting" in second.log)
 
@@ -47,7 +48,7 @@ def test_another_takes_over_from_a_beat_that_was_killed(beats: Beats) -> None:
 
 
 def test_a_beat_frozen_past_its_term_enqueues_nothing_when_it_goes_on(beats: Beats) -> None:
-    first, second = two_beats(beats)
+    first, second = two_beats(beats, LONG)
     count = len(beats.wait_for_runs(2))
     freeze(first.pid)
     beats.wait_until(lambda: beats.leads(second), what="the second leads")
@@ -98,7 +99,7 @@ def test_a_commit_whose_answer_got_lost_is_not_done_twice(own_postgres: Postgres
     url = own_postgres.create_database()
     with Proxy.before(url) as proxy:
         beats = make_beats(url)
-        first = beats.start_leading("first", env={"TEST_BROKER": f"atomic+{proxy.url(url)}"})
+        first = beats.start_leading("first", env={**LONG, "TEST_BROKER": f"atomic+{proxy.url(url)}"})
         for _ in range(2):
             beats.wait_for_runs(len(beats.runs.all()) + 1)
             lost = proxy.drop_next_response(b"COMMIT", after=b"atomic_messages_publish")
@@ -151,10 +152,10 @@ def test_a_task_that_cannot_be_published_costs_no_other_its_run(database_url: st
     assert "'broken' could not be published" in first.log
 
 
-def two_beats(beats: Beats) -> tuple:
+def two_beats(beats: Beats, second_env: Mapping[str, str] | None = None) -> tuple[BeatProcess, BeatProcess]:
     """Start two beats, the first of which leads, and wait until both are up."""
     first = beats.start_leading("first")
-    second = beats.start("second")
+    second = beats.start("second", env=second_env)
     beats.wait_until(lambda: "beat: Starting" in second.log)
     return first, second
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.beat.beats import QUICK, TERM
+from tests.beat.beats import LONG, QUICK, TERM
 from tests.support.workers import Fleet, WorkerProcess
 
 SCHEDULE = {"note": {"task": "tests.support.application.note", "schedule": 0.5, "args": ["run"]}}
@@ -28,15 +28,15 @@ def leader(fleet: Fleet) -> int | None:
     return None if standing is None or standing.free else int(standing.holder.split("/")[1])
 
 
-def start(fleet: Fleet, name: str, *options: str) -> WorkerProcess:
+def start(fleet: Fleet, name: str, *options: str, env: Mapping[str, str] | None = None) -> WorkerProcess:
     """Start a worker with a beat and wait until it is ready."""
-    worker = fleet.worker(name, options=("-B", *options)).start()
+    worker = fleet.worker(name, options=("-B", *options), env=env).start()
     worker.wait_line("ready")
     return worker
 
 
 def test_the_beat_of_a_worker_runs_the_schedule_and_hands_over(fleet: Fleet) -> None:
-    worker = start(fleet, "w")
+    worker = start(fleet, "w", env=LONG)
     fleet.wait_done(2)
     assert leader(fleet) == worker.pid
 

@@ -178,12 +178,19 @@ def test_a_slow_client_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch, s
     with served(desk.store) as server:
         host_name, _, port = server.address.rpartition(":")
         began_s = time.monotonic()
-        with closing(socket.create_connection((host_name, int(port)), timeout=0.1)) as client:
+        with closing(_connect(host_name, int(port))) as client:
             client.sendall(sends or b"")
             while not _is_cut_off(client, drip=sends is None):
                 assert time.monotonic() - began_s < 30
             assert time.monotonic() - began_s >= 0.9
         assert get(server.address, "/healthz")[0] == 200
+
+
+def _connect(host_name: str, port: int) -> socket.socket:
+    """Connect, however long it takes, to read for a moment only."""
+    client = socket.create_connection((host_name, port), timeout=30)
+    client.settimeout(0.1)
+    return client
 
 
 def _is_cut_off(client: socket.socket, *, drip: bool) -> bool:
@@ -205,10 +212,7 @@ def test_who_asks_is_served_before_those_who_say_nothing(desk: Desk) -> None:
     """When there is no more room, who has been silent for longest makes it."""
     with served(desk.store) as server, ExitStack() as stack:
         host_name, _, port = server.address.rpartition(":")
-        silent = [
-            stack.enter_context(closing(socket.create_connection((host_name, int(port)), timeout=0.1)))
-            for _ in range(serving.CLIENTS_AT_ONCE)
-        ]
+        silent = [stack.enter_context(closing(_connect(host_name, int(port)))) for _ in range(serving.CLIENTS_AT_ONCE)]
         assert get(server.address, "/healthz")[0] == 200
         wait_until(lambda: _is_cut_off(silent[0], drip=False), 30)
         assert not _is_cut_off(silent[-1], drip=False)

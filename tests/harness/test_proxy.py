@@ -121,7 +121,7 @@ def test_a_lost_answer_was_carried_out(url: str, proxy: Proxy, postgres: Postgre
     answer = session.ask("COMMIT")
 
     assert isinstance(answer, LOST_CONNECTION)
-    assert lost.wait(10)
+    assert lost.wait(30)
     assert _exists(postgres, postgres_url, "unanswered")
     assert bystander.ask("SELECT 1") == (1,)
 

@@ -184,7 +184,7 @@ def test_a_worker_that_does_not_end_is_killed_after_a_while(
     assert stubborn.poll() is None
     clock.advance(2)
     made.list(permit)
-    stubborn.wait(10)
+    stubborn.wait(30)
     assert ids(made.list(permit)) == []
     psutil.wait_procs(family, 10)
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)

@@ -147,7 +147,7 @@ def test_a_listing_that_hangs_is_ended_with_all_that_it_started(
     started = wait_until(family, 60)
     degraded = running.wait_event("degraded")
     assert degraded["code"] == "timeout"
-    wait_until(lambda: not any(map(lives, started)), 10)
+    wait_until(lambda: not any(map(lives, started)), 30)
     assert running.end() == 0
 
 
@@ -158,7 +158,7 @@ def test_a_controller_that_is_told_to_end_takes_its_command_along(
     running = start(commands(), *words)
     started = wait_until(family, 60)
     assert running.end() == code, running.text
-    wait_until(lambda: not any(map(lives, started)), 10)
+    wait_until(lambda: not any(map(lives, started)), 30)
     standing = world.store.terms.look(TERM)
     assert standing is None if "--dry-run" in words else standing is not None and standing.free
 

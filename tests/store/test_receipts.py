@@ -59,7 +59,7 @@ def test_what_was_stored_and_is_done_is_not_stored_again(
     lost = proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    assert lost.wait(10)
+    assert lost.wait(30)
     finish(desk, count)
     proxy.restore()
 

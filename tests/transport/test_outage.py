@@ -81,7 +81,7 @@ def test_a_database_that_is_away_is_a_connection_error_of_kombus(own_postgres: P
     with kombu.Connection(own_url) as connection, consuming(connection, QUEUE) as inbox:
         own_postgres.stop()
         with pytest.raises(connection.connection_errors) as refused:
-            inbox.connection.drain_events(timeout=5)
+            inbox.connection.drain_events(timeout=30)
         assert isinstance(refused.value, errors.StoreUnavailable)
         own_postgres.start()
 

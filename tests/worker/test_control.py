@@ -17,7 +17,7 @@ def test_inspect_scheduled_shows_what_waits_in_the_database(fleet: Fleet) -> Non
     fleet.worker().start().wait_line("ready")
     sent = [fleet.send("note", f"later{number}", countdown=3600 + number) for number in range(3)]
     fleet.wait_until(lambda: len(fleet.store.reads.messages()) == 3, what="they are stored")
-    answer = fleet.app.control.inspect(timeout=5, destination=[HOST]).scheduled()
+    answer = fleet.app.control.inspect(timeout=30, destination=[HOST]).scheduled()
     assert [entry["request"]["id"] for entry in answer[HOST]] == [each.id for each in sent]
     assert answer[HOST][0]["request"]["name"].endswith("note")
     assert "T" in answer[HOST][0]["eta"]
@@ -25,7 +25,7 @@ def test_inspect_scheduled_shows_what_waits_in_the_database(fleet: Fleet) -> Non
 
 def test_inspect_stats_names_the_host_and_no_secret(fleet: Fleet) -> None:
     host = fleet.worker().start().wait_line("ready")["host"]
-    answer = fleet.app.control.inspect(timeout=5, destination=[HOST]).stats()
+    answer = fleet.app.control.inspect(timeout=30, destination=[HOST]).stats()
     assert answer[HOST]["atomic"]["host"] == host
     password = fleet.store.url.password
     assert not password or password not in json.dumps(answer)
@@ -36,7 +36,7 @@ def test_inspect_active_shows_what_runs(fleet: Fleet) -> None:
     fleet.worker().start()
     result = fleet.send("gate", "g", str(fleet.directory))
     pid = fleet.gate("g")
-    [active] = fleet.app.control.inspect(timeout=5, destination=[HOST]).active()[HOST]
+    [active] = fleet.app.control.inspect(timeout=30, destination=[HOST]).active()[HOST]
     assert (active["id"], active["worker_pid"], active["acknowledged"]) == (result.id, pid, False)
     fleet.open_gate("g")
 
@@ -126,7 +126,7 @@ def test_an_expired_task_is_revoked_and_never_runs(fleet_with_results: Fleet) ->
 def test_a_rate_limited_task_is_held_and_runs_in_time(fleet: Fleet) -> None:
     worker = fleet.worker().start()
     worker.wait_line("ready")
-    reply = fleet.app.control.rate_limit("tests.support.application.note", "4/s", reply=True, timeout=5)
+    reply = fleet.app.control.rate_limit("tests.support.application.note", "4/s", reply=True, timeout=30, limit=1)
     assert reply
     for number in range(6):
         fleet.send("note", f"n{number}")
@@ -178,13 +178,13 @@ def test_consumers_are_added_and_cancelled_and_the_pool_grows(fleet: Fleet) -> N
     worker = fleet.worker().start()
     worker.wait_line("ready")
     control = fleet.app.control
-    assert control.add_consumer("extra", reply=True, timeout=5)
-    assert control.pool_grow(2, reply=True, timeout=5)
+    assert control.add_consumer("extra", reply=True, timeout=30, limit=1)
+    assert control.pool_grow(2, reply=True, timeout=30, limit=1)
     fleet.send("note", "by-extra", queue="extra")
     assert fleet.wait_done(1) == ["by-extra"]
     fleet.wait_until(
         lambda: [(set(host.queues), host.slots) for host in fleet.store.hosts.list()] == [({"celery", "extra"}, 3)],
         what="the list of hosts says so",
     )
-    assert control.cancel_consumer("extra", reply=True, timeout=5)
+    assert control.cancel_consumer("extra", reply=True, timeout=30, limit=1)
     fleet.wait_until(lambda: list(fleet.store.hosts.list()[0].queues) == ["celery"], what="the list says so")

@@ -53,7 +53,8 @@ def worker_url(postgres: Postgres, postgres_url: str) -> Iterator[str]:
 def test_a_role_with_the_documented_rights_runs_a_fleet(
     postgres: Postgres, postgres_url: str, worker_url: str, tmp_path: Path
 ) -> None:
-    with closing(Fleet(postgres_url, tmp_path, broker=worker_url, results=f"atomic+{worker_url}")) as fleet:
+    there, results = worker_url, f"atomic+{worker_url}"
+    with closing(Fleet(postgres_url, tmp_path, broker=there, results=results, quick=False)) as fleet:
         grant(postgres, postgres_url, worker_url)
         worker = fleet.worker(slots=2).start()
         worker.wait_line("ready")

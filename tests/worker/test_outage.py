@@ -164,5 +164,5 @@ def test_the_second_signal_ends_a_worker_whose_database_is_away(proxied: tuple[F
     worker.signal(signal.SIGTERM)
     worker.wait_line("draining")
     worker.signal(signal.SIGTERM)
-    assert worker.wait(15) == 2
+    assert worker.wait() == 2
     fleet.wait_until(lambda: gone(child), what="the child is dead")

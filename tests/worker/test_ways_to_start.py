@@ -106,7 +106,7 @@ def test_worker_pool_can_be_a_setting(database_url: str, tmp_path: Path) -> None
         child = fleet.send("gate", "g", str(fleet.directory))
         fleet.gate("g")
         worker.wait_line("claimed", child=child.id)
-        stats = fleet.app.control.inspect(timeout=5, destination=["w@test"]).stats()["w@test"]
+        stats = fleet.app.control.inspect(timeout=30, destination=["w@test"]).stats()["w@test"]
         assert stats["pool"]["implementation"] == "atomic_celery.concurrency.prefork:TaskPool"
         fleet.open_gate("g")
     finally:
