@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import psutil
 import psycopg2
 import pytest
 
+from tests.support.freezing import freeze
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.waiting import wait_until
 
@@ -51,6 +53,23 @@ def test_a_killed_server_keeps_what_was_committed(own_postgres: PostgresServer) 
     own_postgres.start()
 
     assert _run(url, "SELECT n FROM kept") == [(42,)]
+
+
+def test_a_frozen_client_that_connects_while_a_server_ends_holds_it_up_for_seconds_only(
+    own_postgres: PostgresServer,
+) -> None:
+    """Who is to be told that the server ends is waited for, and says nothing."""
+    assert own_postgres.pid is not None
+    connection = psycopg2.connect(own_postgres.url("postgres"))
+    freeze(connection.info.backend_pid)  # keeps the server from ending before the client is there
+    os.kill(own_postgres.pid, signal.SIGINT)
+    wait_until(lambda: "fast shutdown" in own_postgres.log_path.read_text())
+    with socket.create_connection(("127.0.0.1", own_postgres.port), timeout=30):
+        children = psutil.Process(own_postgres.pid).children
+        wait_until(lambda: any(len(child.cmdline()) > 1 for child in children()))  # it has no title yet
+        os.kill(connection.info.backend_pid, signal.SIGCONT)
+        own_postgres.stop()
+    assert not own_postgres.running
 
 
 def test_a_restarted_server_answers_under_the_same_url(own_postgres: PostgresServer) -> None:
