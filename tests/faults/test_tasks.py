@@ -29,7 +29,7 @@ AS_IN_LIFE = {"ATOMIC_RECOVER_EVERY": "2"}
 
 def freeze_host(scene: Scene, worker: WorkerProcess, name: str) -> None:
     """Stop a host, but not the child that runs *name*, which says that it is done before its lease is over."""
-    freeze(worker.pid)
+    worker.freeze()
     scene.open(name, fence=1)
     scene.wait_until(lambda: f"{name} 1" in scene.fleet.ledger.rows(), "the body of the first attempt has run")
 

@@ -53,7 +53,9 @@ class Witness:
     """Sees what happens from now on to the messages of the database at *url*, which has its tables already."""
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url.replace("postgresql:", "postgresql+psycopg2:"), poolclass=NullPool)
+        patience = {"timeout": 60} if url.startswith("sqlite") else {}  # for a writer that stands still
+        url = url.replace("postgresql:", "postgresql+psycopg2:")
+        self._engine = create_engine(url, poolclass=NullPool, connect_args=patience)
         dialect = self._engine.dialect.name
         with self._engine.begin() as connection:
             connection.execute(

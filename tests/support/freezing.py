@@ -17,5 +17,12 @@ def freeze(pid: int) -> None:
 
 def is_frozen(pid: int) -> bool:
     """Whether all of its threads stand still."""
-    stats = Path(f"/proc/{pid}/task").glob("*/stat")
-    return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+    return {_state(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")} - {None} == {"T"}
+
+
+def _state(stat: Path) -> str | None:
+    """Return the letter of a thread's state; None when it has just ended."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -19,7 +19,8 @@ class Ledger:
     """Rows in the order they were added."""
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, poolclass=NullPool)
+        patience = {"timeout": 60} if url.startswith("sqlite") else {}  # for a writer that stands still
+        self._engine = create_engine(url, poolclass=NullPool, connect_args=patience)
 
     def create(self) -> Ledger:
         """Make the table."""

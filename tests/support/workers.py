@@ -98,7 +98,7 @@ class Fleet:
     @staticmethod
     def _patient(settings: config.Settings) -> config.Settings:
         """Return settings for who watches workers, and claims nothing: one that stands still must not make it fail."""
-        return replace(settings, statement_timeout_s=60.0, lease_s=120.0)
+        return replace(settings, statement_timeout_s=60.0, connect_timeout_s=60.0, lease_s=120.0)
 
     def _app(self, *, results: bool) -> Celery:
         """Return an app of this process that publishes to the fleet, straight to the database."""

@@ -55,7 +55,7 @@ def test_a_worker_says_what_it_does_and_what_it_has_done(fleet: Fleet) -> None:
     worker = fleet.worker(slots=2, options=(*LISTEN, "--label", "a=secret", "--provider-id", "secret")).start()
     address = ready(worker)
     idle = {"slots/busy": 0, "slots/idle": 2, "leases": 0, "draining": 0, "poll_failures": 0}
-    assert said(address) == idle
+    fleet.wait_until(lambda: said(address) == idle, what="it is idle, and its polls succeed")
     fleet.send("gate", "secret", str(fleet.directory))
     fleet.gate("secret")
     fleet.wait_until(lambda: said(address) == {**idle, "slots/busy": 1, "slots/idle": 1, "leases": 1})
