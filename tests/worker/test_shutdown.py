@@ -28,7 +28,10 @@ def test_the_first_signal_lets_tasks_finish_and_gives_back_what_has_not_begun(
     second = fleet.worker("second").start()
     second.wait_line("claimed")
     fleet.wait_until(lambda: list(fleet.directory.glob("b.begun.*")), what="b has begun on the other host")
-    assert [host.name for host in fleet.store.hosts.list() if host.draining_ms] == ["first@test"]
+    fleet.wait_until(
+        lambda: [host.name for host in fleet.store.hosts.list() if host.draining_ms] == ["first@test"],
+        what="the list of hosts says that the first drains",
+    )
     fleet.open_gate("a")
     assert first.wait() == 0
     first.wait_line("drained")
