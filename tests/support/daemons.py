@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
+import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.support.binaries import Account
+
+_FIRST_PORT, _PORTS_EACH, _PROCESSES = 12_000, 2_000, 10  # below those that Linux gives away, from 32,768 on
+_ports = itertools.cycle(random.sample(range(_PORTS_EACH), _PORTS_EACH))
 
 
 def launch(command: Sequence[str | Path], account: Account, log_path: Path) -> subprocess.Popen[bytes]:
@@ -35,10 +42,16 @@ def log_tail(log_path: Path, lines: int = 30) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a TCP port of 127.0.0.1 that nobody listens on, and that the system gives to nobody who asks for any.
+
+    Each process of a test run has ports of its own: it may be long until a server takes one.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = _FIRST_PORT + worker % _PROCESSES * _PORTS_EACH + next(_ports)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _die_with_parent() -> Callable[[], None] | None:
