@@ -99,7 +99,7 @@ class Host(threading.Thread):
         """Live until it drains, the race ends, or it dies."""
         if self._random.random() < 0.03:
             return  # never boots
-        with suppress(errors.StoreUnavailable):
+        with suppress(errors.StoreError):
             self._live()
 
     def _live(self) -> None:
@@ -148,6 +148,7 @@ class Race:
     def __init__(self, url: str, seed: int) -> None:
         self.url, self.seed, self.over = url, seed, threading.Event()
         self.store: Store = open_store(f"atomic+{url}", SETTINGS)
+        self._watching: Store = open_store(f"atomic+{url}", Settings())  # its own patience: it plays no part
         self.store.schema.migrate()
         queue_id = self.store.queues.declare(QueueSpec(name="celery")).id
         self.lanes = [Lane(queue_id, 0, 0)]
@@ -206,9 +207,9 @@ class Race:
     def publish_in_bursts(self, for_s: float) -> None:
         """Publish bursts, each some time after most of the last one is done: so hosts are idle in between."""
         until_s = time.monotonic() + for_s
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or not self.removals:
             count = self._random.randint(1, 150)
-            self.store.messages.publish([NewMessage(self.lanes[0].queue_id, "work")] * count)
+            self._watching.messages.publish([NewMessage(self.lanes[0].queue_id, "work")] * count)
             self.published += count
             wait_until(lambda: self._unfinished() < 20, 60, self.describe)
             time.sleep(self._random.uniform(0.0, 1.0))
@@ -218,7 +219,7 @@ class Race:
         wait_until(lambda: self._unfinished() == 0, 60, self.describe)
 
     def _unfinished(self) -> int:
-        self.store.messages.reclaim()  # as any worker does: what the dead held
+        self._watching.messages.reclaim()  # as any worker does: what the dead held
         return self.published - len(set(self.completed))
 
     def describe(self) -> str:
@@ -250,6 +251,7 @@ class Race:
         for hosts in self._hosts.values():
             for host in hosts:
                 host.join(10)
+        self._watching.close()
         self.store.close()
 
 
