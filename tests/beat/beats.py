@@ -15,6 +15,7 @@ from typing import Any
 
 from atomic_celery.store.store import Store
 from atomic_celery.store.terms import Standing
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 from tests.support.workers import APPLICATION, ROOT, Fleet
 
@@ -132,7 +133,13 @@ class BeatProcess:
         """Send it a signal."""
         os.kill(self.pid, signum)
 
-    def wait(self, deadline_s: float = 30.0) -> int:
+    def freeze(self) -> None:
+        """Stop it while it writes nothing: on SQLite, nobody else could write before it goes on."""
+        with self.fleet.store.transaction():
+            self.fleet.store.now_ms()
+            freeze(self.pid)
+
+    def wait(self, deadline_s: float = 60.0) -> int:
         """Wait for its end; return the exit code."""
         wait_until(lambda: not self.running, deadline_s, lambda: f"the end of {self}")
         return int(self._process.returncode)
