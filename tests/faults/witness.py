@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import text
+
+from tests.support.ledger import patient_engine
 
 _COLUMNS = "what, message_id, task_id, fence, holder, lease_until_ms, at_ms"
 _CLAIM = "message_id, NULL, {row}.fence, {row}.holder, {row}.lease_until_ms"
@@ -53,9 +54,7 @@ class Witness:
     """Sees what happens from now on to the messages of the database at *url*, which has its tables already."""
 
     def __init__(self, url: str) -> None:
-        patience = {"timeout": 60} if url.startswith("sqlite") else {}  # for a writer that stands still
-        url = url.replace("postgresql:", "postgresql+psycopg2:")
-        self._engine = create_engine(url, poolclass=NullPool, connect_args=patience)
+        self._engine = patient_engine(url.replace("postgresql:", "postgresql+psycopg2:"))
         dialect = self._engine.dialect.name
         with self._engine.begin() as connection:
             connection.execute(

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,10 +186,10 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def open_files() -> set[str]:
-    """Return what this process has open; what earlier tests left may be closed at any time."""
-    found = set()
+def open_files() -> Counter[str]:
+    """Return what this process has open, and how often; what earlier tests left may be closed at any time."""
+    found: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the one that lists them
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+            found[os.readlink(f"/proc/self/fd/{fd}")] += 1
     return found

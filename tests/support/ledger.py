@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, select
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, select
 from sqlalchemy.pool import NullPool
 
 _TABLE = Table(
@@ -15,12 +15,17 @@ _TABLE = Table(
 )
 
 
+def patient_engine(url: str) -> Engine:
+    """Return an engine that keeps no connection, and on SQLite waits for a writer that stands still."""
+    patience = {"timeout": 60} if url.startswith("sqlite") else {}
+    return create_engine(url, poolclass=NullPool, connect_args=patience)
+
+
 class Ledger:
     """Rows in the order they were added."""
 
     def __init__(self, url: str) -> None:
-        patience = {"timeout": 60} if url.startswith("sqlite") else {}  # for a writer that stands still
-        self._engine = create_engine(url, poolclass=NullPool, connect_args=patience)
+        self._engine = patient_engine(url)
 
     def create(self) -> Ledger:
         """Make the table."""
