@@ -17,13 +17,15 @@ from tests.faults.witness import Witness
 from tests.support.workers import Fleet, WorkerProcess
 
 TASKS = "tests.faults.tasks"
-LEASE_S, MARGIN_S = 6.0, 2.0
+LEASE_S, MARGIN_S = 12.0, 5.0
 SHORT = {
     "ATOMIC_LEASE": f"{LEASE_S:g}",
     "ATOMIC_LEASE_MARGIN": f"{MARGIN_S:g}",
     "ATOMIC_RENEW_EVERY": "1",
+    "ATOMIC_STATEMENT_TIMEOUT": "5",
+    "ATOMIC_CONNECT_TIMEOUT": "5",
 }
-"""For hosts that are to lose their leases. One may be 3 s late on a slow machine before it matters."""
+"""For hosts that are to lose their leases. One may be 5 s late on a slow machine before it matters."""
 
 LONG = {"ATOMIC_LEASE": "60", "ATOMIC_LEASE_MARGIN": "1", "ATOMIC_RENEW_EVERY": "10", "ATOMIC_STATEMENT_TIMEOUT": "30"}
 """For hosts that are not, and for tests that would not end in time if anybody waited for a lease."""

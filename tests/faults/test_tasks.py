@@ -71,7 +71,7 @@ def test_a_host_whose_renewals_are_stalled_stops_its_task_before_the_lease_is_ov
     scene.open("g")
     scene.ends_well()
     [ended, _] = scene.witness.of(task_id, "let go")
-    assert died_ms <= ended.lease_until_ms - MARGIN_S * 1000 + 1000, "dead within 1 s of the end that it knows of"
+    assert died_ms <= ended.lease_until_ms, "dead before anybody else may have it"
     assert "task_failure" not in victim.log
     assert scene.fleet.ledger.rows() == ["g 2"]
 

@@ -17,7 +17,7 @@ APPLICATION = "tests.limits.application"
 
 @pytest.fixture
 def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    """An empty fleet on each kind of database, with short leases and results."""
+    """An empty fleet on each kind of database, with results."""
     yield from open_fleet(database_url, tmp_path)
 
 

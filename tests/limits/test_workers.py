@@ -10,7 +10,7 @@ from itertools import pairwise
 from celery import Celery
 
 from tests.limits.conftest import APPLICATION
-from tests.support.workers import Fleet
+from tests.support.workers import HASTY, Fleet
 
 
 def most_at_once(rows: Iterable[str]) -> int:
@@ -54,7 +54,7 @@ def test_each_key_has_its_own_limit(fleet: Fleet) -> None:
 
 def test_a_killed_host_neither_keeps_its_places_nor_lets_more_run(fleet: Fleet) -> None:
     waiting, go = fleet.app.tasks[f"{APPLICATION}.two_that_wait"], fleet.directory / "go"
-    doomed = fleet.worker("doomed", slots=3).start()
+    doomed = fleet.worker("doomed", slots=3, env=HASTY).start()
     doomed.wait_line("ready")
     for number in range(8):
         waiting.delay(number, str(go))

@@ -20,7 +20,7 @@ from celery.exceptions import ChordError
 
 from tests.results.conftest import APPLICATION, NewFleet, require_once, signature
 from tests.support.proxy import Proxy
-from tests.support.workers import Fleet, WorkerProcess
+from tests.support.workers import HASTY, Fleet, WorkerProcess
 
 WAIT_S = 90
 
@@ -131,12 +131,13 @@ def cases(points: Iterable[str], *, everyday: Iterable[tuple[str, str]]) -> list
 def test_a_kill_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> None:
     fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
-    once = {"ATOMIC_FAULTS_ONCE": str(fleet.directory)}
-    worker = fleet.worker(faults=f"{point}=kill@{kind.visit}", env=once).start()
+    faults, once = f"{point}=kill@{kind.visit}", {"ATOMIC_FAULTS_ONCE": str(fleet.directory)}
     if point == "child.ended":
+        worker = fleet.worker(faults=faults, env=once).start()
         _require_consistent(fleet, kind, result)  # its host goes on with another child
-        assert worker.events("released", outcome="crashed")
+        worker.wait_line("released", outcome="crashed")
         return
+    worker = fleet.worker(faults=faults, env={**once, **HASTY}).start()
     assert worker.wait() == -signal.SIGKILL
     fleet.worker("heir").start()
     _require_consistent(fleet, kind, result)
@@ -156,7 +157,7 @@ def test_a_kill_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> N
 def test_who_is_frozen_beyond_its_lease_leaves_no_half(new_fleet: NewFleet, kind: Kind, point: str) -> None:
     fleet = new_fleet(conf=ONE_BY_ONE)
     result = kind.publish(fleet).delay()
-    frozen = fleet.worker("frozen", faults=f"{point}=stop@{kind.visit}").start()
+    frozen = fleet.worker("frozen", faults=f"{point}=stop@{kind.visit}", env=HASTY).start()
     fleet.wait_until(frozen.is_stopped, WAIT_S)
     fleet.wait_until(lambda: not _leases(fleet), WAIT_S)
     heir = fleet.worker("heir").start()

@@ -14,7 +14,7 @@ import pytest
 from celery import Signature, chord
 
 from tests.results.conftest import DJANGO, NewFleet, in_django, require_once, signature
-from tests.support.workers import ROOT, Fleet
+from tests.support.workers import HASTY, ROOT, Fleet
 
 WAIT_S = 60
 
@@ -50,7 +50,7 @@ def test_a_kill_leaves_no_half(
     fleet: Fleet, point: str, publish: Callable[[Fleet], Signature[Any]], visit: int, expected: Any, once: set[str]
 ) -> None:
     result = publish(fleet).delay()
-    assert fleet.worker("w", faults=f"{point}=kill@{visit}").start().wait() == -signal.SIGKILL
+    assert fleet.worker("w", faults=f"{point}=kill@{visit}", env=HASTY).start().wait() == -signal.SIGKILL
     fleet.worker("heir").start()
     assert result.get(timeout=WAIT_S) == expected
     fleet.wait_until(lambda: not fleet.unfinished())
@@ -61,7 +61,7 @@ def test_who_lost_its_lease_writes_no_row(fleet: Fleet) -> None:
     from django_celery_results.models import TaskResult
 
     result = signature(fleet, "gated_state", "g", str(fleet.directory)).delay()
-    frozen = fleet.worker("frozen").start()
+    frozen = fleet.worker("frozen", env=HASTY).start()
     fleet.gate("g")
     frozen.freeze()
     heir = fleet.worker("heir").start()

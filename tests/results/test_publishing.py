@@ -11,7 +11,7 @@ import pytest
 from celery import Signature
 
 from tests.results.conftest import NewFleet, signature
-from tests.support.workers import Fleet
+from tests.support.workers import HASTY, Fleet
 
 Sign = Callable[..., Signature[Any]]
 
@@ -94,7 +94,9 @@ def test_a_task_that_was_started_says_so(new_fleet: NewFleet) -> None:
 def test_progress_is_refused_of_who_has_lost_its_lease(new_fleet: NewFleet) -> None:
     fleet = new_fleet()
     result = signature(fleet, "gated_state", "g", str(fleet.directory)).delay()
-    frozen = fleet.worker("frozen", pool="threads").start()  # a thread goes on, whatever becomes of its lease
+    frozen = fleet.worker(
+        "frozen", pool="threads", env=HASTY
+    ).start()  # a thread goes on, whatever becomes of its lease
     fleet.gate("g")
     frozen.freeze()
     fleet.worker("heir").start()

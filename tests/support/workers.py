@@ -35,16 +35,28 @@ ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = "tests.support.application"
 
 QUICK = {
-    "ATOMIC_LEASE": "4.5",
+    "ATOMIC_LEASE": "60",
     "ATOMIC_RENEW_EVERY": "1",
     "ATOMIC_LEASE_MARGIN": "1",
     "ATOMIC_REPORT_EVERY": "0.5",
-    "ATOMIC_STALE_AFTER": "2",
+    "ATOMIC_STALE_AFTER": "30",
     "ATOMIC_RECOVER_EVERY": "0.5",
+    "ATOMIC_STATEMENT_TIMEOUT": "30",
+    "ATOMIC_CONNECT_TIMEOUT": "30",
+}
+"""All that tests wait for comes soon, but nobody who stands still for seconds on a busy machine loses anything."""
+
+HASTY = {
+    **QUICK,
+    "ATOMIC_LEASE": "4.5",
+    "ATOMIC_STALE_AFTER": "2",
     "ATOMIC_STATEMENT_TIMEOUT": "2",
     "ATOMIC_CONNECT_TIMEOUT": "2",
 }
-"""Leases of seconds instead of half a minute, for tests that wait for one to run out."""
+"""For tests that wait for a lease to run out, a host to be stale or a database to be too late, and for nobody else."""
+
+RENEWED = {**QUICK, "ATOMIC_LEASE": "12", "ATOMIC_STATEMENT_TIMEOUT": "10"}
+"""For tests that wait until a lease would have run out, if it had not been renewed."""
 
 
 class Fleet:
@@ -53,7 +65,7 @@ class Fleet:
     Args:
         url: An empty database, as SQLAlchemy names it.
         directory: Where everything else is kept.
-        quick: Whether leases are short.
+        quick: Whether the settings are `QUICK`, under *settings*; else they are the product's own.
         conf: More of the app's settings; must be JSON.
         results: Whether they are kept: in that database, or where a `result_backend` says.
         broker: How the workers reach the database, when that is not *url* (a proxy).

@@ -13,7 +13,7 @@ from tests.support.workers import Fleet
 
 @pytest.fixture
 def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    """An empty fleet, with short leases."""
+    """An empty fleet."""
     with closing(Fleet(database_url, tmp_path)) as made:
         yield made
 

@@ -16,7 +16,7 @@ from atomic_celery.config import Settings
 from atomic_celery.store import open_store
 from atomic_celery.store.database_file import LOOK_EVERY_S
 from tests.support.waiting import wait_until
-from tests.support.workers import Fleet
+from tests.support.workers import HASTY, Fleet
 from tests.worker.test_losing import gone
 
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def fleet(path: Path, tmp_path: Path) -> Iterator[Fleet]:
     """A fleet in it."""
-    with closing(Fleet(f"sqlite:///{path}", tmp_path)) as fleet:
+    with closing(Fleet(f"sqlite:///{path}", tmp_path, settings=HASTY)) as fleet:
         yield fleet
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from celery.exceptions import WorkerLostError
 
-from tests.support.workers import Fleet
+from tests.support.workers import HASTY, Fleet
 
 
 def gone(pid: int) -> bool:
@@ -103,7 +103,7 @@ def test_who_waits_is_told_though_the_host_that_buries_dies_over_it(
     database_url: str, tmp_path: Path, faults: str
 ) -> None:
     with closing(Fleet(database_url, tmp_path, results=True, settings={"ATOMIC_MAX_CRASHES": "1"})) as fleet:
-        first = fleet.worker("first").start()
+        first = fleet.worker("first", env=HASTY).start()
         errback = fleet.app.signature("tests.support.application.note")
         gate = fleet.app.signature("tests.support.application.gate", args=("g", str(fleet.directory)))
         result = gate.set(link_error=[errback]).delay()
@@ -149,7 +149,7 @@ def test_a_task_out_of_memory_fails_and_its_worker_goes_on(fleet_with_results: F
 
 
 def test_what_a_killed_host_held_runs_elsewhere_once_its_lease_is_over(fleet: Fleet) -> None:
-    first = fleet.worker("first").start()
+    first = fleet.worker("first", env=HASTY).start()
     fleet.send("gate", "g", str(fleet.directory))
     child = fleet.gate("g")
     second = fleet.worker("second").start()
@@ -179,7 +179,7 @@ def test_a_restarted_host_recovers_what_its_dead_predecessor_held_without_waitin
 
 
 def test_a_frozen_host_cannot_finish_what_another_one_has_taken_over(fleet: Fleet) -> None:
-    frozen = fleet.worker("frozen").start()
+    frozen = fleet.worker("frozen", env=HASTY).start()
     fleet.send("gate", "g", str(fleet.directory))
     child = fleet.gate("g")
     frozen.freeze()

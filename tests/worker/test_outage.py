@@ -15,14 +15,14 @@ import pytest
 from atomic_celery import status
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.proxy import Proxy
-from tests.support.workers import Fleet
+from tests.support.workers import HASTY, QUICK, Fleet
 from tests.worker.test_losing import gone
 
 
 @pytest.fixture
 def proxied(postgres_url: str, proxy: Proxy, tmp_path: Path) -> Iterator[tuple[Fleet, Proxy]]:
     """A fleet whose workers reach the database through a network that can be broken."""
-    with closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url))) as fleet:
+    with closing(Fleet(postgres_url, tmp_path, broker=proxy.url(postgres_url), settings=HASTY)) as fleet:
         yield fleet, proxy
 
 
@@ -45,15 +45,17 @@ def test_a_host_whose_polls_fail_while_it_reports_is_shown_as_degraded_with_the_
     postgres_url: str, tmp_path: Path
 ) -> None:
     """What it claims from is locked; the list of hosts is not."""
-    with closing(Fleet(postgres_url, tmp_path)) as fleet:
+    with closing(Fleet(postgres_url, tmp_path, settings=HASTY)) as fleet:
         worker = fleet.worker().start()
         worker.wait_line("ready")
         with closing(psycopg2.connect(postgres_url)) as session, session.cursor() as cursor:
             cursor.execute("LOCK TABLE atomic_ready IN ACCESS EXCLUSIVE MODE")
             worker.wait_line("degraded")
-            fleet.wait_until(lambda: shown(fleet).poll_failures, what="its reports say so")
-            host = shown(fleet)
-            assert (host.state, bool(host.last_error)) == ("degraded", True)
+            # A report that is late for a moment makes it stale instead.
+            fleet.wait_until(
+                lambda: (host := shown(fleet)).state == "degraded" and host.poll_failures and host.last_error,
+                what="its reports say so",
+            )
         worker.wait_line("recovered")
         fleet.wait_until(lambda: shown(fleet).state == "idle", what="its reports say that it is well")
 
@@ -68,7 +70,7 @@ def shown(fleet: Fleet) -> status.HostStatus:
 @pytest.mark.parametrize("how", ["drop", "blackhole"])
 def test_an_outage_shorter_than_the_lease_costs_no_task(proxied: tuple[Fleet, Proxy], how: str) -> None:
     fleet, proxy = proxied
-    worker = fleet.worker(env={"ATOMIC_LEASE": "20", "ATOMIC_RENEW_EVERY": "1"}).start()
+    worker = fleet.worker(env={"ATOMIC_LEASE": "60"}).start()
     result = fleet.send("gate", "g", str(fleet.directory))
     fleet.gate("g")
     getattr(proxy, how)()
@@ -93,7 +95,7 @@ def test_a_lease_that_cannot_be_confirmed_ends_its_child_and_the_worker_lives_on
     fleet.wait_until(lambda: gone(child), what="the child ends at its own fence")
     cut_off.wait_line("lost", reason="expired")
     assert not list(fleet.directory.glob("g.begun.2")), "nobody has it before the fence of the first was over"
-    other = Fleet.worker(fleet, "other", env={"TEST_BROKER": fleet.url}).start()
+    other = Fleet.worker(fleet, "other", env={**QUICK, "TEST_BROKER": fleet.url}).start()
     other.wait_line("claimed", fence=2)
     proxy.restore()
     cut_off.wait_line("recovered")
@@ -104,7 +106,7 @@ def test_a_lease_that_cannot_be_confirmed_ends_its_child_and_the_worker_lives_on
 
 
 def test_a_restarted_database_ends_no_worker_and_loses_no_task(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    with closing(Fleet(own_postgres.create_database(), tmp_path)) as fleet:
+    with closing(Fleet(own_postgres.create_database(), tmp_path, settings=HASTY)) as fleet:
         worker = fleet.worker(slots=2, env={"ATOMIC_LEASE": "30", "ATOMIC_RENEW_EVERY": "5"}).start()
         for name in ("a", "b"):
             fleet.send("gate", name, str(fleet.directory))
@@ -124,7 +126,7 @@ def test_a_restarted_database_ends_no_worker_and_loses_no_task(own_postgres: Pos
 def test_a_worker_whose_tables_are_dropped_says_how_to_make_them_and_goes_on_in_new_ones(
     postgres: Postgres, postgres_url: str, tmp_path: Path
 ) -> None:
-    with closing(Fleet(postgres_url, tmp_path)) as fleet:
+    with closing(Fleet(postgres_url, tmp_path, settings=HASTY)) as fleet:
         worker = fleet.worker().start()
         worker.wait_line("ready")
         database = urlsplit(postgres_url).path[1:]
@@ -140,7 +142,7 @@ def test_a_worker_whose_tables_are_dropped_says_how_to_make_them_and_goes_on_in_
 
 
 def test_a_worker_that_finds_no_room_on_the_disk_goes_on_when_there_is_some(tmp_path: Path) -> None:
-    with closing(Fleet(f"sqlite:///{tmp_path}/fleet.db", tmp_path)) as fleet:
+    with closing(Fleet(f"sqlite:///{tmp_path}/fleet.db", tmp_path, settings=HASTY)) as fleet:
         worker = fleet.worker().start()
         worker.wait_line("ready")
         unlimited = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workers import Fleet
+from tests.support.workers import RENEWED, Fleet
 
 POOLS = ("prefork", "threads", "solo", "gevent")
 
@@ -41,7 +41,7 @@ def test_a_chain_that_ends_before_the_task_it_replaces_loses_no_part(fleet: Flee
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_long_task_keeps_its_lease(fleet: Fleet, pool: str) -> None:
-    worker = fleet.worker(pool=pool).start()
+    worker = fleet.worker(pool=pool, env=RENEWED).start()
     fleet.send("gate", "g", str(fleet.directory))
     fleet.gate("g")
     [before] = fleet.store.reads.messages()

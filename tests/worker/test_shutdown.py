@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stray_signals import signal_another_thread
-from tests.support.workers import Fleet
+from tests.support.workers import RENEWED, Fleet
 from tests.worker.test_losing import gone
 
 
@@ -49,7 +49,7 @@ def test_a_worker_drains_whichever_of_its_threads_the_signal_finds(fleet: Fleet)
 
 
 def test_leases_are_renewed_during_a_drain(fleet: Fleet) -> None:
-    worker = fleet.worker().start()
+    worker = fleet.worker(env=RENEWED).start()
     fleet.send("gate", "g", str(fleet.directory))
     fleet.gate("g")
     worker.signal(signal.SIGTERM)
