@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.faults.scene import LEASE_S, LONG, MARGIN_S, Scene
+from tests.faults.scene import LEASE_S, LONG, Scene
 from tests.support.freezing import freeze
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.proxy import Proxy
