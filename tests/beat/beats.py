@@ -22,8 +22,6 @@ from tests.support.workers import APPLICATION, ROOT, Fleet
 TERM = "beat/application"
 TERM_S, EVERY_S = 3.0, 0.5
 QUICK = {"ATOMIC_TERM": f"{TERM_S:g}"}
-LONG = {"ATOMIC_TERM": "60"}
-"""For a beat that is to keep its term however busy the machine is."""
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.beat.beats import LONG, BeatProcess, Beats
+from tests.beat.beats import BeatProcess, Beats
 from tests.beat.conftest import MakeBeats
 from tests.support.freezing import is_frozen
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
+from tests.support.workers import LONG_TERM
 
 
 def test_one_of_two_beats_runs_the_schedule(beats: Beats) -> None:
-    first = beats.start_leading("first", env=LONG)
+    first = beats.start_leading("first", env=LONG_TERM)
     second = beats.start("second")
     beats.wait_until(lambda: "beat: Starting" in second.log)
 
@@ -48,7 +49,7 @@ def test_another_takes_over_from_a_beat_that_was_killed(beats: Beats) -> None:
 
 
 def test_a_beat_frozen_past_its_term_enqueues_nothing_when_it_goes_on(beats: Beats) -> None:
-    first, second = two_beats(beats, LONG)
+    first, second = two_beats(beats, LONG_TERM)
     count = len(beats.wait_for_runs(2))
     first.freeze()
     beats.wait_until(lambda: beats.leads(second), what="the second leads")
@@ -99,7 +100,7 @@ def test_a_commit_whose_answer_got_lost_is_not_done_twice(own_postgres: Postgres
     url = own_postgres.create_database()
     with Proxy.before(url) as proxy:
         beats = make_beats(url)
-        first = beats.start_leading("first", env={**LONG, "TEST_BROKER": f"atomic+{proxy.url(url)}"})
+        first = beats.start_leading("first", env={**LONG_TERM, "TEST_BROKER": f"atomic+{proxy.url(url)}"})
         for _ in range(2):
             beats.wait_for_runs(len(beats.runs.all()) + 1)
             lost = proxy.drop_next_response(b"COMMIT", after=b"atomic_messages_publish")

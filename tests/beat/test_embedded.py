@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beat.beats import LONG, QUICK, TERM
-from tests.support.workers import Fleet, WorkerProcess
+from tests.beat.beats import QUICK, TERM
+from tests.support.workers import LONG_TERM, Fleet, WorkerProcess
 
 SCHEDULE = {"note": {"task": "tests.support.application.note", "schedule": 0.5, "args": ["run"]}}
 
@@ -36,7 +36,7 @@ def start(fleet: Fleet, name: str, *options: str, env: Mapping[str, str] | None 
 
 
 def test_the_beat_of_a_worker_runs_the_schedule_and_hands_over(fleet: Fleet) -> None:
-    worker = start(fleet, "w", env=LONG)
+    worker = start(fleet, "w", env=LONG_TERM)
     fleet.wait_done(2)
     assert leader(fleet) == worker.pid
 

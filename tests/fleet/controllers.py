@@ -13,8 +13,6 @@ from tests.cli.conftest import CommandLine, World
 from tests.support.waiting import wait_until
 
 TERM_S = 3
-LONG = {"ATOMIC_TERM": "60"}
-"""For a controller that is to keep its term however busy the machine is."""
 CLOUD = "tests.fleet.folder_cloud"
 
 

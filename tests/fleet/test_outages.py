@@ -14,9 +14,10 @@ from atomic_celery.config import Settings
 from atomic_celery.fleet.controller import TERM
 from atomic_celery.store.store import open_store
 from tests.cli.conftest import World, project
-from tests.fleet.controllers import LONG, Controllers
+from tests.fleet.controllers import Controllers
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
+from tests.support.workers import LONG_TERM
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def test_a_controller_whose_database_hangs_in_the_middle_of_a_call_gives_it_up_a
     proxy.pause()
     controllers.wait_until(lambda: {"given-up", "lost"} & set(controllers.said(first)), "it does not trust its term")
     hold.unlink()
-    second = controllers.start("--workers-per-host", "1", **LONG)
+    second = controllers.start("--workers-per-host", "1", **LONG_TERM)
     controllers.wait_until(lambda: (second.pid, "list") in controllers.calls(), "the other one leads")
     proxy.restore()
     controllers.wait_until(lambda: "controller-standby" in controllers.said(first), "the first stands by")

@@ -14,9 +14,10 @@ import pytest
 from atomic_celery.fleet.controller import TERM
 from tests.cli.conftest import CommandLine, World, cli, project, store, world
 from tests.faults.skew import Skew
-from tests.fleet.controllers import CLOUD, LONG, Controllers
+from tests.fleet.controllers import CLOUD, Controllers
 from tests.support.freezing import freeze
 from tests.support.stray_signals import signal_another_thread
+from tests.support.workers import LONG_TERM
 
 __all__ = ["cli", "store", "world"]
 
@@ -32,7 +33,7 @@ def controllers(cli: CommandLine, world: World, tmp_path: Path) -> Iterator[Cont
 
 def test_a_controller_adds_hosts_and_hands_over_when_it_is_told_to_end(controllers: Controllers) -> None:
     controllers.world.publish("t1")
-    process = controllers.start("--workers-per-host", "1", **LONG)
+    process = controllers.start("--workers-per-host", "1", **LONG_TERM)
     controllers.wait_until(lambda: list(controllers.folder.glob("vm-*.json")), "an instance is added")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
@@ -43,7 +44,7 @@ def test_a_controller_adds_hosts_and_hands_over_when_it_is_told_to_end(controlle
 
 
 def test_a_controller_ends_whichever_of_its_threads_the_signal_finds(controllers: Controllers) -> None:
-    process = controllers.start(**LONG)
+    process = controllers.start(**LONG_TERM)
     controllers.wait_until(lambda: (process.pid, "list") in controllers.calls(), "it ticks")
     signal_another_thread(process.pid, signal.SIGTERM)
     assert process.wait(30) == 0
@@ -62,7 +63,7 @@ def test_a_controller_that_was_frozen_past_its_term_calls_nothing_when_it_goes_o
     freeze(frozen.pid)
     before = [call for call in controllers.calls() if call[0] == frozen.pid]
     (controllers.folder / f"hold.{where}").unlink()
-    successor = controllers.start("--workers-per-host", "1", **LONG)
+    successor = controllers.start("--workers-per-host", "1", **LONG_TERM)
     controllers.wait_until(lambda: (successor.pid, "list") in controllers.calls(), "another one has taken over")
     os.kill(frozen.pid, signal.SIGCONT)
     controllers.wait_until(lambda: "controller-standby" in controllers.said(frozen), "the frozen one stands by")
@@ -114,7 +115,7 @@ def test_a_dry_run_says_why_and_does_nothing(controllers: Controllers) -> None:
     run = subprocess.run(
         controllers.cli.command("atomic", "controller", "--provisioner", CLOUD, "--dry-run"),
         cwd=controllers.cli.directory,
-        env={**controllers.environment, **LONG},
+        env={**controllers.environment, **LONG_TERM},
         capture_output=True,
         text=True,
         timeout=60,
@@ -140,7 +141,7 @@ def test_a_dry_run_says_why_and_does_nothing(controllers: Controllers) -> None:
     ],
 )
 def test_how_a_controller_ends(controllers: Controllers, words: tuple[str, ...], code: int, said: str) -> None:
-    run = controllers.cli("controller", *words, env={**controllers.environment, **LONG})
+    run = controllers.cli("controller", *words, env={**controllers.environment, **LONG_TERM})
     assert run.returncode == code, run.stderr
     assert said in run.stdout + run.stderr
     assert [name for _, name in controllers.calls()] == (["list"] if code == 0 else [])
@@ -157,7 +158,7 @@ def test_a_dry_run_says_the_code_of_an_error(controllers: Controllers, words: tu
     path = controllers.folder / "fleet.json"
     path.write_text('{"kind": "command", "up": ["up"], "down": ["down"], "list": ["/opt/nope/list"]}')
     run = controllers.cli(
-        "controller", "--provisioner", str(path), "--dry-run", *words, env={**controllers.environment, **LONG}
+        "controller", "--provisioner", str(path), "--dry-run", *words, env={**controllers.environment, **LONG_TERM}
     )
     assert run.returncode == 1
     assert said in run.stderr
@@ -168,7 +169,7 @@ def test_a_fleet_of_several_machines_is_warned_of_a_database_that_they_cannot_op
     controllers: Controllers, words: tuple[str, ...], warned: bool
 ) -> None:
     run = controllers.cli(
-        "controller", "--provisioner", CLOUD, "--once", *words, env={**controllers.environment, **LONG}
+        "controller", "--provisioner", CLOUD, "--once", *words, env={**controllers.environment, **LONG_TERM}
     )
     sqlite = controllers.world.store.dialect == "sqlite"
     assert ("hosts on other machines cannot open" in run.stderr) == (sqlite and warned)
@@ -176,10 +177,10 @@ def test_a_fleet_of_several_machines_is_warned_of_a_database_that_they_cannot_op
 
 
 def test_one_tick_of_a_second_controller_does_nothing_while_the_first_leads(controllers: Controllers) -> None:
-    first = controllers.start(**LONG)
+    first = controllers.start(**LONG_TERM)
     controllers.wait_until(lambda: controllers.leads(first), "the first leads")
     run = controllers.cli(
-        "controller", "--provisioner", CLOUD, "--once", "--json", env={**controllers.environment, **LONG}
+        "controller", "--provisioner", CLOUD, "--once", "--json", env={**controllers.environment, **LONG_TERM}
     )
     assert run.returncode == 0, run.stderr
     assert [json.loads(line)["event"] for line in run.stdout.splitlines()] == ["controller-standby", "stopped"]

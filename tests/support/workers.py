@@ -58,6 +58,9 @@ HASTY = {
 RENEWED = {**QUICK, "ATOMIC_LEASE": "12", "ATOMIC_STATEMENT_TIMEOUT": "10"}
 """For tests that wait until a lease would have run out, if it had not been renewed."""
 
+LONG_TERM = {"ATOMIC_TERM": "60"}
+"""For a beat or a controller that is to lead on however busy the machine is."""
+
 
 class Fleet:
     """One database, its ledger, the app that publishes to it, and the workers on it.
