@@ -15,13 +15,14 @@ import pytest
 from tests.faults.chaos import Chaos
 from tests.faults.scene import Scene
 from tests.support.postgres import PostgresServer
+from tests.support.workers import HASTY
 
 LENGTH_S = float(os.environ.get("ATOMIC_SOAK_S", "60"))
 SEED = int(os.environ.get("ATOMIC_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 TASKS_A_SECOND = 20_000 / 600
 HOSTS, SLOTS = 3, 2
 LONGEST_WORK_S = 0.12
-SETTINGS = {"ATOMIC_LEASE": "4.5", "ATOMIC_LEASE_MARGIN": "1", "ATOMIC_MAX_CRASHES": "1000"}
+SETTINGS = {**HASTY, "ATOMIC_MAX_CRASHES": "1000"}
 LONGEST_FAULT_S = 8.0
 
 TABLE = "CREATE TABLE soak_row (number integer PRIMARY KEY, message_id bigint NOT NULL, runs text[] NOT NULL)"
