@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atomic_celery import clock, errors
 from atomic_celery.config import Settings
 from atomic_celery.store.connection import Connection, PostgresConnection, SqliteConnection
+from atomic_celery.store.failures import translate
 from atomic_celery.store.statements import Statement
 from atomic_celery.store.watchdog import Watch, Watchdog
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 # Statements are prepared once, maybe on empty tables: their plans must be right for any size.
 _PLANS = "SET plan_cache_mode = force_generic_plan;SET enable_seqscan = off;SET jit = off"
 _LENT_PLANS = "SET LOCAL jit = off;"  # compiling takes seconds where an estimate is high, and the answer milliseconds
-_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY")
+_PRAGMAS = ("synchronous = FULL", "temp_store = MEMORY")
+_TRY_AGAIN_AFTER_S = 0.02
 
 
 class Sessions(Protocol):
@@ -65,11 +68,26 @@ class SqliteSessions:
         session = SqliteConnection(driver)
         if watch is not None:
             session.be_patient(watch.remaining_s)
+        _keep_writes_ahead(driver)
         for pragma in _PRAGMAS:
             driver.execute(f"PRAGMA {pragma}").close()
         for part in self._scratch.parts:
             driver.execute(part).close()
         return session
+
+
+def _keep_writes_ahead(driver: sqlite3.Connection) -> None:
+    """Give the file a write-ahead log; one that others use without is waited for: SQLite itself does not wait here."""
+    (patience_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
+    give_up_at_s = clock.monotonic_s() + patience_ms / 1000
+    while True:
+        try:
+            driver.execute("PRAGMA journal_mode = WAL").close()
+            return
+        except Exception as error:
+            if not isinstance(translate(error), errors.StoreBusy) or clock.monotonic_s() >= give_up_at_s:
+                raise
+        clock.pause(_TRY_AGAIN_AFTER_S)
 
 
 def _limits(settings: Settings, how: str) -> str:

@@ -9,6 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from contextlib import closing
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -225,6 +229,31 @@ def test_a_sqlite_lock_is_waited_for_and_then_named(sqlite_url: str) -> None:
     store.queues.declare_exchange("e", "direct")
     other.close()
     store.close()
+
+
+@pytest.mark.parametrize("holds", ["BEGIN IMMEDIATE", "BEGIN; SELECT * FROM sqlite_master"])
+def test_a_sqlite_file_that_others_use_without_a_write_ahead_log_is_waited_for(tmp_path: Path, holds: str) -> None:
+    """As a Django project's is, when the first worker on it starts."""
+    path = tmp_path / "site.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE shop (id integer)")
+        *begin, last = holds.split("; ")
+        for statement in begin:
+            other.execute(statement)
+        reading = other.execute(last)
+        hurried = open_store(f"sqlite:///{path}", Settings(statement_timeout_s=0.1))
+        with pytest.raises(errors.StoreBusy, match="locked"):
+            hurried.now_ms()
+        store = open_store(f"sqlite:///{path}", Settings())
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(store.now_ms)
+            with pytest.raises(StillRunning):
+                asked.result(timeout=0.2)
+            reading.close()
+            other.execute("COMMIT")
+            assert asked.result(timeout=30)
+        store.close()
+        hurried.close()
 
 
 def test_a_deadline_bounds_the_wait_for_a_sqlite_lock(sqlite_url: str) -> None:
