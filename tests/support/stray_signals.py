@@ -6,6 +6,7 @@ A signal that comes right before the main thread falls asleep is like it: no Pyt
 from __future__ import annotations
 
 import ctypes
+import errno
 from pathlib import Path
 
 
@@ -15,8 +16,12 @@ def signal_another_thread(pid: int, signum: int) -> None:
     Raises:
         ValueError: It has no other.
     """
-    thread_id = max(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
-    if thread_id == pid:
+    others = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
+    if not others:
         raise ValueError(f"process {pid} has one thread only")
-    if ctypes.CDLL(None, use_errno=True).tgkill(pid, thread_id, signum):
-        raise OSError(ctypes.get_errno(), f"thread {thread_id} of process {pid} cannot be signalled")
+    for thread_id in others:  # in any order: the numbers begin anew when they are used up
+        if not ctypes.CDLL(None, use_errno=True).tgkill(pid, thread_id, signum):
+            return
+        if ctypes.get_errno() != errno.ESRCH:  # one that has just ended
+            break
+    raise OSError(ctypes.get_errno(), f"no other thread of process {pid} can be signalled")
