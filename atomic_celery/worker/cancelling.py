@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from celery.worker import state
 
+from atomic_celery.worker.revoking import withdraw
+
 if TYPE_CHECKING:
     from atomic_celery.store.records import Held
     from atomic_celery.worker.host import Host
@@ -36,6 +38,7 @@ class Cancelling:
         if request is None:
             return
         state.revoked.add(request.id)
+        withdraw(self._host, request)
         if is_over and request.phase == "running":
             logger.warning("%s[%s] is killed: its root is cancelled", request.name, request.id)
             request.terminate(self._host.pool, signal=signal.SIGKILL)

@@ -14,6 +14,7 @@ from celery.worker.control import Panel
 from celery.worker.request import Request
 
 from atomic_celery import errors
+from atomic_celery.worker.revoking import withdraw_all
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ _PRIORITY_OF_A_DELAY = 6  # what Celery's timer gives every delayed task
 
 def install() -> None:
     """Put our commands in front of Celery's own, which go on serving workers of other brokers. Safe to repeat."""
-    for command in (revoke, scheduled, shutdown, time_limit):
+    for command in (revoke, revoke_by_stamped_headers, scheduled, shutdown, time_limit):
         name = command.__name__
         original = Panel.data[name]
         if not hasattr(original, "celerys_own"):
@@ -45,7 +46,21 @@ def _choosing(ours: Callable[..., Any], celerys_own: Callable[..., Any]) -> Call
     return choose
 
 
-def revoke(host: Any, state: Any, task_id: Any, **arguments: Any) -> Any:  # noqa: ARG001
+def revoke(host: Any, state: Any, task_id: Any, **arguments: Any) -> Any:
+    """Revoke tasks, also those that wait in the pool for a child, which Celery's own would let begin."""
+    answer = _flag(state, task_id, **arguments)
+    withdraw_all(host)
+    return answer
+
+
+def revoke_by_stamped_headers(host: Any, state: Any, headers: Any, **arguments: Any) -> Any:
+    """Revoke tasks by their stamps, also those that wait in the pool for a child."""
+    answer = Panel.data["revoke_by_stamped_headers"].celerys_own(state, headers, **arguments)  # type: ignore[attr-defined]
+    withdraw_all(host)
+    return answer
+
+
+def _flag(state: Any, task_id: Any, **arguments: Any) -> Any:
     """Revoke tasks, many of them together: Celery's own keeps the event loop for a millisecond and more with each."""
     celerys_own = Panel.data["revoke"].celerys_own  # type: ignore[attr-defined]
     asked = set(maybe_list(task_id) or ())

@@ -8,16 +8,20 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.support.workers import Fleet
+import atomic_celery
+from tests.support.workers import APPLICATION, Fleet
 
 HOST = "w@test"
+
+DELAY_S = 10
+"""Long enough for all that a test sends meanwhile, on a machine that has other things to do."""
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_database(fleet: Fleet) -> None:
     fleet.worker().start().wait_line("ready")
     sent = [fleet.send("note", f"later{number}", countdown=3600 + number) for number in range(3)]
     fleet.wait_until(lambda: len(fleet.store.reads.messages()) == 3, what="they are stored")
-    answer = fleet.app.control.inspect(timeout=30, destination=[HOST]).scheduled()
+    answer = fleet.app.control.inspect(timeout=60, destination=[HOST]).scheduled()
     assert [entry["request"]["id"] for entry in answer[HOST]] == [each.id for each in sent]
     assert answer[HOST][0]["request"]["name"].endswith("note")
     assert "T" in answer[HOST][0]["eta"]
@@ -25,7 +29,7 @@ def test_inspect_scheduled_shows_what_waits_in_the_database(fleet: Fleet) -> Non
 
 def test_inspect_stats_names_the_host_and_no_secret(fleet: Fleet) -> None:
     host = fleet.worker().start().wait_line("ready")["host"]
-    answer = fleet.app.control.inspect(timeout=30, destination=[HOST]).stats()
+    answer = fleet.app.control.inspect(timeout=60, destination=[HOST]).stats()
     assert answer[HOST]["atomic"]["host"] == host
     password = fleet.store.url.password
     assert not password or password not in json.dumps(answer)
@@ -36,7 +40,7 @@ def test_inspect_active_shows_what_runs(fleet: Fleet) -> None:
     fleet.worker().start()
     result = fleet.send("gate", "g", str(fleet.directory))
     pid = fleet.gate("g")
-    [active] = fleet.app.control.inspect(timeout=30, destination=[HOST]).active()[HOST]
+    [active] = fleet.app.control.inspect(timeout=60, destination=[HOST]).active()[HOST]
     assert (active["id"], active["worker_pid"], active["acknowledged"]) == (result.id, pid, False)
     fleet.open_gate("g")
 
@@ -65,7 +69,7 @@ def test_a_great_many_are_revoked_together_and_the_worker_goes_on(fleet_with_res
     known = [result.id for result in (ended, running, *waiting)]
     unknown = [f"unknown-{number}" for number in range(20_000)]
     fleet.app.control.revoke([*known, *unknown], terminate=terminate)
-    assert fleet.app.control.ping(timeout=10) == [{"w@test": {"ok": "pong"}}]
+    assert fleet.app.control.broadcast("ping", reply=True, timeout=60, limit=1) == [{"w@test": {"ok": "pong"}}]
     fleet.open_gate("runs")
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
     assert ended.state == "SUCCESS"
@@ -90,16 +94,49 @@ def test_a_task_revoked_by_its_stamp_never_runs_also_after_a_restart(fleet_with_
     assert fleet.ledger.rows() == ["always"]
 
 
+@pytest.mark.parametrize("how", ["one by one", "many together", "by a stamp", "with the root"])
+def test_what_a_worker_has_claimed_ahead_is_revoked_before_it_begins(fleet_with_results: Fleet, how: str) -> None:
+    """Short tasks make a worker look ahead: what waits in its pool is behind a task that goes on for longer."""
+    fleet = fleet_with_results
+    fleet.worker(slots=1).start()
+    for number in range(100):
+        fleet.send("note", f"short {number}")
+    fleet.wait_done(100)
+    gate = fleet.app.signature(f"{APPLICATION}.gate", args=("g", str(fleet.directory)))
+    notes = [fleet.app.signature(f"{APPLICATION}.note", args=("never",), root_id="r") for _ in range(3)]
+    for note in notes:
+        note.stamp(batch="b1")
+    results = atomic_celery.publish_many([gate, *notes], app=fleet.app)[1:]
+    fleet.begun("g")
+
+    if how == "one by one":
+        for result in results:
+            result.revoke()
+    elif how == "many together":
+        fleet.app.control.revoke([*(result.id for result in results), *(f"unknown-{number}" for number in range(200))])
+    elif how == "by a stamp":
+        fleet.app.control.revoke_by_stamped_headers({"batch": ["b1", "b2"]})
+    else:
+        assert atomic_celery.Root("r", app=fleet.app).cancel(grace_s=60)
+        fleet.wait_until(lambda: len(fleet.running()) == 1, what="nothing but the gate is held")
+    assert fleet.app.control.broadcast("ping", reply=True, timeout=60, limit=1) == [{"w@test": {"ok": "pong"}}]
+    fleet.open_gate("g")
+
+    fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
+    assert {result.state for result in results} == {"REVOKED"}
+    assert fleet.ledger.rows()[100:] == ["g"]
+
+
 def test_what_waits_for_its_time_is_revoked_whatever_it_waits_for(fleet_with_results: Fleet) -> None:
     fleet = fleet_with_results
     fleet.worker(slots=2).start().wait_line("ready")
-    soon = datetime.now(timezone.utc) + timedelta(seconds=3)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=DELAY_S)
     revoked = {
         "eta": fleet.send("note", "never", eta=soon),
-        "countdown": fleet.send("note", "never", countdown=3),
-        "countdown and a later end": fleet.send("note", "never", countdown=3, expires=60),
-        "countdown and an end before": fleet.send("note", "never", countdown=3, expires=1),
-        "retry": fleet.send("retry", 1, 3.0),
+        "countdown": fleet.send("note", "never", countdown=DELAY_S),
+        "countdown and a later end": fleet.send("note", "never", countdown=DELAY_S, expires=60),
+        "countdown and an end before": fleet.send("note", "never", countdown=DELAY_S, expires=1),
+        "retry": fleet.send("retry", 1, float(DELAY_S)),
         "running": fleet.send("gate", "g", str(fleet.directory)),
     }
     fleet.gate("g")
@@ -126,7 +163,7 @@ def test_an_expired_task_is_revoked_and_never_runs(fleet_with_results: Fleet) ->
 def test_a_rate_limited_task_is_held_and_runs_in_time(fleet: Fleet) -> None:
     worker = fleet.worker().start()
     worker.wait_line("ready")
-    reply = fleet.app.control.rate_limit("tests.support.application.note", "4/s", reply=True, timeout=30, limit=1)
+    reply = fleet.app.control.rate_limit("tests.support.application.note", "4/s", reply=True, timeout=60, limit=1)
     assert reply
     for number in range(6):
         fleet.send("note", f"n{number}")
@@ -138,7 +175,7 @@ def test_each_of_many_questions_is_answered(fleet: Fleet) -> None:
     """Each asks under the name of a reply queue that was deleted with the answer before."""
     fleet.worker().start().wait_line("ready")
     for _ in range(30):
-        assert fleet.app.control.broadcast("ping", reply=True, timeout=20, limit=1) == [{"w@test": {"ok": "pong"}}]
+        assert fleet.app.control.broadcast("ping", reply=True, timeout=60, limit=1) == [{"w@test": {"ok": "pong"}}]
 
 
 UNUSABLE = [
@@ -153,16 +190,16 @@ def test_commands_that_make_no_sense_end_no_worker(fleet: Fleet) -> None:
     worker = fleet.worker().start()
     worker.wait_line("ready")
     for arguments in UNUSABLE:
-        assert fleet.app.control.broadcast("add_consumer", arguments=arguments, reply=True, timeout=20, limit=1)
-    assert fleet.app.control.broadcast("cancel_consumer", arguments=UNUSABLE[2], reply=True, timeout=20, limit=1)
+        assert fleet.app.control.broadcast("add_consumer", arguments=arguments, reply=True, timeout=60, limit=1)
+    assert fleet.app.control.broadcast("cancel_consumer", arguments=UNUSABLE[2], reply=True, timeout=60, limit=1)
     fleet.wait_until(lambda: worker.log.count("cannot be done") == len(UNUSABLE) + 1)
     for n in (-1, 0, "many", 1.5):
         for command in ("pool_grow", "pool_shrink"):
-            [reply] = fleet.app.control.broadcast(command, arguments={"n": n}, reply=True, timeout=20, limit=1)
+            [reply] = fleet.app.control.broadcast(command, arguments={"n": n}, reply=True, timeout=60, limit=1)
             assert "a whole number of processes, at least 1" in reply["w@test"]["error"]
     for limits in ({"soft": "x"}, {"hard": [1]}):
         limited = {"task_name": "tests.support.application.note", **limits}
-        [reply] = fleet.app.control.broadcast("time_limit", arguments=limited, reply=True, timeout=20, limit=1)
+        [reply] = fleet.app.control.broadcast("time_limit", arguments=limited, reply=True, timeout=60, limit=1)
         assert "time limit is a number of seconds" in reply["w@test"]["error"]
     fleet.send("note", "after")
     assert fleet.wait_done(1) == ["after"]
@@ -178,13 +215,13 @@ def test_consumers_are_added_and_cancelled_and_the_pool_grows(fleet: Fleet) -> N
     worker = fleet.worker().start()
     worker.wait_line("ready")
     control = fleet.app.control
-    assert control.add_consumer("extra", reply=True, timeout=30, limit=1)
-    assert control.pool_grow(2, reply=True, timeout=30, limit=1)
+    assert control.add_consumer("extra", reply=True, timeout=60, limit=1)
+    assert control.pool_grow(2, reply=True, timeout=60, limit=1)
     fleet.send("note", "by-extra", queue="extra")
     assert fleet.wait_done(1) == ["by-extra"]
     fleet.wait_until(
         lambda: [(set(host.queues), host.slots) for host in fleet.store.hosts.list()] == [({"celery", "extra"}, 3)],
         what="the list of hosts says so",
     )
-    assert control.cancel_consumer("extra", reply=True, timeout=30, limit=1)
+    assert control.cancel_consumer("extra", reply=True, timeout=60, limit=1)
     fleet.wait_until(lambda: list(fleet.store.hosts.list()[0].queues) == ["celery"], what="the list says so")
