@@ -39,7 +39,7 @@ state: Any = celerys_state  # its stub holds the flags for constants
 
 EXIT_STOPPED = 2
 LOOK_EVERY_S = 0.1
-RELEASE_WITHIN_S = 2.0
+RELEASE_WITHIN_S = 5.0
 SETTLE_AGAIN_AFTER_S = 0.5
 LOOP_ANSWERS_WITHIN_S = 2.0
 NEVER_S = float("inf")
@@ -174,7 +174,7 @@ class Shutdown:
         while host.tenure.claimer is not None and not self._settle() and clock.monotonic_s() < give_up_at_s:
             clock.pause(SETTLE_AGAIN_AFTER_S)
         try:
-            with host.store.deadline(RELEASE_WITHIN_S):
+            with host.store.deadline(host.settings.statement_timeout_s):
                 held = [(lease.message_id, lease.fence) for lease in host.keeping.keeper.held()]
                 if held:
                     host.store.messages.release(held)
