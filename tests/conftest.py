@@ -38,6 +38,12 @@ def _logging_as_found() -> Iterator[None]:
     root.handlers[:] = handlers
 
 
+@pytest.fixture
+def patient_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let who leads by a clock that stands still wait for an answer however long it takes in real time."""
+    monkeypatch.setattr("atomic_celery.term._ANSWER_WITHIN_S", 60.0)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The server that the whole session shares; make databases on it, but never hurt it."""

@@ -15,8 +15,6 @@ from tests.support.postgres import Postgres
 
 TESTS = 52
 
-pytestmark = pytest.mark.timeout(300)  # each runs manage.py many times
-
 
 @pytest.fixture(params=["sqlite", "psycopg2", "psycopg"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:

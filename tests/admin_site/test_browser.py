@@ -27,7 +27,7 @@ from tests.support.hosts import new_host
 from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 expect.set_options(timeout=20_000)
 

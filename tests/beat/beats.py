@@ -147,7 +147,7 @@ class BeatProcess:
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(60)
 
     def __str__(self) -> str:
         return f"--- {self.name}\n{self.log[-6000:]}"

@@ -86,7 +86,7 @@ class World:
 
 
 @pytest.fixture
-def make_world(database_url: str) -> Any:
+def make_world(database_url: str, patient_terms: None) -> Any:
     made: list[World] = []
 
     def make(**settings: Any) -> World:

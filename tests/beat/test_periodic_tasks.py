@@ -72,7 +72,7 @@ class Project:
 
     def close(self) -> None:
         """End the shell."""
-        self._shell.communicate(timeout=30)
+        self._shell.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_is_to_be_run_once_is_run_once_and_disabled(project: Project) -> No
 def test_a_start_and_an_end_are_kept_to(project: Project) -> None:
     project.add("late", "interval_id=1000, start_time=now() + timedelta(days=1)")
     project.add("over", "interval_id=1000, expires=now() - timedelta(days=1)")
-    project.add("soon", "interval_id=1000, start_time=now() + timedelta(seconds=3)")
+    project.add("soon", "interval_id=1000, start_time=now() + timedelta(seconds=20)")
     project.beat()
     project.beats.wait_for_runs(2, "soon")
 

@@ -39,7 +39,7 @@ class World:
 
 
 @pytest.fixture
-def world(store: Store) -> World:
+def world(store: Store, patient_terms: None) -> World:
     return World(store)
 
 
@@ -221,10 +221,10 @@ def test_no_term_begins_while_a_transaction_holds_the_last_one(world: World) -> 
         first.hold("leading")
         world.set_database(NOW_MS + round(world.term_s * 1000))
         successor.start()
-        begun.wait(30)
+        begun.wait(60)
         wait_until(lambda: waits(world.store) or not successor.is_alive())
         assert fences == []
-    successor.join(30)
+    successor.join(60)
     assert fences == [2]
 
 

@@ -24,7 +24,7 @@ def test_several_at_once_upgrade_once(cli: CommandLine) -> None:
         subprocess.Popen(command, cwd=cli.directory, env=cli.environment, stdout=subprocess.PIPE, text=True)
         for command in commands
     ]
-    said = [process.communicate(timeout=60)[0] for process in running]
+    said = [process.communicate(timeout=120)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     applied = [json.loads(each)["applied"] for each in said]
     assert sorted(map(bool, applied)) == [False, False, True]

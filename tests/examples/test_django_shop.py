@@ -37,7 +37,6 @@ def manage(environment: Mapping[str, str], *arguments: str) -> str:
     return run.stdout
 
 
-@pytest.mark.timeout(300)
 def test_everything_is_paid_and_shown_once(environment: Mapping[str, str]) -> None:
     manage(environment, "migrate")
     said = manage(environment, "open_shop", "--once")
@@ -49,7 +48,6 @@ def test_everything_is_paid_and_shown_once(environment: Mapping[str, str]) -> No
     assert manage(environment, "makemigrations", "--check", "--dry-run") == "No changes detected\n"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_site_is_served_until_it_is_closed(environment: Mapping[str, str], tmp_path: Path) -> None:
     manage(environment, "migrate")

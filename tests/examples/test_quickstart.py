@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.workers import ROOT
 
 SLOTS = re.compile(r"slots (\d+)/(\d+)")
 
 
-@pytest.mark.timeout(300)
 def test_the_quickstart_shows_busy_slots_and_loses_nothing(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "quickstart"), str(ROOT)],

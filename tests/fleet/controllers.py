@@ -70,7 +70,7 @@ class Controllers:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-                process.wait(30)
+                process.wait(60)
 
     def __str__(self) -> str:
         outputs = [(self.folder / f"out.{number}").read_text() for number in range(len(self._started))]

@@ -101,7 +101,7 @@ class LocalFleet:
         """End the controller with SIGTERM; return its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return self._process.wait(60)
 
     def _watch(self) -> None:
         began_s = time.monotonic()
@@ -114,10 +114,10 @@ class LocalFleet:
     def close(self) -> None:
         """Kill what still runs."""
         self._watching.set()
-        self._watcher.join(10)
+        self._watcher.join(60)
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(60)
         for path in self._notes.rglob("*.json"):
             note = json.loads(path.read_text())
             try:

@@ -195,7 +195,7 @@ class Race:
             hosts = self._hosts.pop(instance_id, [])
         for host in hosts:
             host.killed.set()  # with the machine ends whatever runs on it
-            host.join(10)
+            host.join(60)
 
     def _boot(self, name: str) -> None:
         host = Host(self, name, len(self._hosts.get(name, ())))
@@ -250,7 +250,7 @@ class Race:
         self.over.set()
         for hosts in self._hosts.values():
             for host in hosts:
-                host.join(10)
+                host.join(60)
         self._watching.close()
         self.store.close()
 

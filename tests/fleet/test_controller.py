@@ -84,7 +84,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(desk: Desk) -> Iterator[Scene]:
+def scene(desk: Desk, patient_terms: None) -> Iterator[Scene]:
     made = Scene(desk)
     yield made
     made.controller.close()
@@ -596,9 +596,9 @@ def test_a_call_is_given_up_when_the_controller_ends(scene: Scene) -> None:
     scene.cloud.during = wait
     turning = threading.Thread(target=scene.controller.turn)
     turning.start()
-    assert began.wait(30)
+    assert began.wait(60)
     scene.controller.stop()
-    turning.join(30)
+    turning.join(60)
     assert given_up == [True]
     assert scene.cloud.calls == []
     scene.controller.close()
@@ -619,9 +619,9 @@ def test_a_controller_whose_provisioner_does_not_listen_keeps_its_term_from_nobo
     scene.cloud.during = be_deaf
     turning = threading.Thread(target=scene.controller.turn)
     turning.start()
-    assert began.wait(30)
+    assert began.wait(60)
     scene.controller.stop()
-    turning.join(30)
+    turning.join(60)
     scene.controller.close()
     standing = scene.store.terms.look(TERM)
     assert standing is not None

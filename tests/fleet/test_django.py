@@ -39,7 +39,7 @@ def test_the_controller_decides_once_and_runs_until_it_is_told_to_end(site: Site
         try:
             wait_until(lambda: len(list(tmp_path.glob("vm-*.json"))) == 3, 60)
             program.send_signal(signal.SIGTERM)
-            assert program.wait(30) == 0
+            assert program.wait(60) == 0
         finally:
             program.kill()
 
@@ -52,7 +52,7 @@ def test_the_signal_is_served(site: Site) -> None:
             ready = json.loads(program.stdout.readline())
             assert json.loads(get(ready["listen"], "/scaling")[1])["desiredHosts"] == 0
             program.send_signal(signal.SIGINT)
-            assert program.wait(30) == 0
+            assert program.wait(60) == 0
         finally:
             program.kill()
 

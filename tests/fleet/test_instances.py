@@ -56,7 +56,7 @@ class Site:
 
     def tick(self, *words: str) -> list[dict[str, Any]]:
         """Let a new controller take over for one tick; return what it has said."""
-        said, _ = self.controller(*words).communicate(timeout=60)
+        said, _ = self.controller(*words).communicate(timeout=120)
         return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
     def reasons(self) -> list[str]:
@@ -86,7 +86,6 @@ def takes_nothing(site: Site, worker: WorkerProcess) -> None:
     assert {(view.state, view.fence) for view in site.fleet.store.reads.messages()} == {("ready", 0)}
 
 
-@pytest.mark.timeout(300)
 def test_what_restarts_on_a_drained_instance_takes_nothing_until_the_platform_has_removed_it(site: Site) -> None:
     """Whoever leads, while it is deleted, and when one listing lacks it; a new instance of that name serves."""
     fleet = site.fleet
@@ -121,7 +120,6 @@ def test_what_restarts_on_a_drained_instance_takes_nothing_until_the_platform_ha
     assert fleet.wait_done(1) == ["served"]
 
 
-@pytest.mark.timeout(300)
 def test_a_drain_outlasts_an_instance_that_is_listed_no_more_while_its_worker_still_runs(site: Site) -> None:
     fleet = site.fleet
     fleet.send("gate", "g", str(fleet.directory))
@@ -144,7 +142,6 @@ def test_a_drain_outlasts_an_instance_that_is_listed_no_more_while_its_worker_st
     assert site.drains == {}
 
 
-@pytest.mark.timeout(300)
 def test_a_drained_instance_is_kept_while_a_host_of_no_known_instance_holds_a_message(site: Site) -> None:
     """Its worker does not say on which instance it runs, and came back under a new id: it may well run on this one."""
     fleet = site.fleet
@@ -172,7 +169,6 @@ def test_a_drained_instance_is_kept_while_a_host_of_no_known_instance_holds_a_me
     assert restarted.wait() == 0
 
 
-@pytest.mark.timeout(300)
 def test_what_registers_on_an_instance_while_it_is_removed_takes_nothing(site: Site) -> None:
     vm = site.instance("vm-1", "failed")
     hold = site.folder / "hold.drain"
@@ -182,12 +178,11 @@ def test_what_registers_on_an_instance_while_it_is_removed_takes_nothing(site: S
     site.fleet.send("note", "served")
     takes_nothing(site, site.worker("vm-1"))
     hold.unlink()
-    controller.communicate(timeout=60)
+    controller.communicate(timeout=120)
     assert not vm.exists()
     assert site.drains == {"vm-1": 0}
 
 
-@pytest.mark.timeout(300)
 def test_an_instance_that_is_called_failed_is_kept_while_its_worker_reports_or_holds_a_message(
     site: Site,
 ) -> None:

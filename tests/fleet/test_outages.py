@@ -50,7 +50,6 @@ def fragile(own_postgres: PostgresServer, tmp_path: Path) -> Iterator[Controller
         yield made
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("where", ["list", "scale_to"])
 def test_a_controller_whose_database_hangs_in_the_middle_of_a_call_gives_it_up_and_another_leads(
     controllers: Controllers, proxy: Proxy, postgres_url: str, where: str
@@ -71,7 +70,6 @@ def test_a_controller_whose_database_hangs_in_the_middle_of_a_call_gives_it_up_a
     assert controllers.leads(second)
 
 
-@pytest.mark.timeout(300)
 def test_a_controller_goes_on_after_a_restart_of_the_database_in_the_middle_of_a_tick(
     fragile: Controllers, own_postgres: PostgresServer
 ) -> None:
@@ -88,7 +86,6 @@ def test_a_controller_goes_on_after_a_restart_of_the_database_in_the_middle_of_a
     assert process.poll() is None
 
 
-@pytest.mark.timeout(300)
 def test_a_controller_that_finds_no_connection_free_is_degraded_and_goes_on_when_there_is_one(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -113,7 +110,6 @@ def test_a_controller_that_finds_no_connection_free_is_degraded_and_goes_on_when
         controllers.wait_until(lambda: len(controllers.calls()) > listed, "it ticks")
 
 
-@pytest.mark.timeout(300)
 def test_a_controller_that_is_told_to_end_while_the_database_is_away_ends_well(
     fragile: Controllers, own_postgres: PostgresServer
 ) -> None:
@@ -125,7 +121,6 @@ def test_a_controller_that_is_told_to_end_while_the_database_is_away_ends_well(
     assert fragile.said(process)[-1] == "stopped"
 
 
-@pytest.mark.timeout(300)
 def test_nor_does_it_wait_for_one_that_hangs(controllers: Controllers, proxy: Proxy, postgres_url: str) -> None:
     process = controllers.start(broker=f"atomic+{proxy.url(postgres_url)}")
     controllers.wait_until(lambda: controllers.leads(process), "it leads")
@@ -135,14 +130,13 @@ def test_nor_does_it_wait_for_one_that_hangs(controllers: Controllers, proxy: Pr
     assert controllers.said(process)[-1] == "stopped"
 
 
-@pytest.mark.timeout(300)
 def test_what_a_killed_controller_was_asking_for_is_not_asked_for_again(controllers: Controllers) -> None:
     """Nobody knows whether it got through: it counts as on its way."""
     (controllers.folder / "hold.scale_to").touch()
     killed = controllers.start("--workers-per-host", "1")
     controllers.wait_until(lambda: (controllers.folder / f"came.scale_to.{killed.pid}").exists(), "a call has begun")
     killed.kill()
-    killed.wait(30)
+    killed.wait(60)
     (controllers.folder / "hold.scale_to").unlink()
     successor = controllers.start("--workers-per-host", "1")
     controllers.wait_until(lambda: controllers.calls().count((successor.pid, "list")) >= 2, "two ticks of the next")

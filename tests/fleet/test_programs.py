@@ -36,7 +36,7 @@ def test_a_controller_adds_hosts_and_hands_over_when_it_is_told_to_end(controlle
     process = controllers.start("--workers-per-host", "1", **LONG_TERM)
     controllers.wait_until(lambda: list(controllers.folder.glob("vm-*.json")), "an instance is added")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     standing = controllers.world.store.terms.look(TERM)
     assert standing is not None
     assert standing.free
@@ -47,7 +47,7 @@ def test_a_controller_ends_whichever_of_its_threads_the_signal_finds(controllers
     process = controllers.start(**LONG_TERM)
     controllers.wait_until(lambda: (process.pid, "list") in controllers.calls(), "it ticks")
     signal_another_thread(process.pid, signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert controllers.said(process) == ["controller-active", "stopped"]
 
 
@@ -99,9 +99,9 @@ def test_a_controller_whose_wall_clock_jumps_in_the_middle_of_a_call_does_not_go
 
 
 def test_of_two_controllers_one_makes_all_calls_until_it_is_killed(controllers: Controllers) -> None:
-    first = controllers.start()
+    first = controllers.start(ATOMIC_TERM="20")
     controllers.wait_until(lambda: controllers.leads(first), "the first leads")
-    second = controllers.start()
+    second = controllers.start(ATOMIC_TERM="20")
     controllers.wait_until(lambda: "controller-standby" in controllers.said(second), "the second stands by")
     controllers.wait_until(lambda: len(controllers.calls()) >= 2, "two ticks")
     assert {pid for pid, _ in controllers.calls()} == {first.pid}

@@ -59,7 +59,7 @@ def served(store: Store, policy: Policy | None = None, **options: Any) -> Iterat
         yield server
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()
 
 
@@ -183,6 +183,7 @@ def test_a_slow_client_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch, s
             while not _is_cut_off(client, drip=sends is None):
                 assert time.monotonic() - began_s < 30
             assert time.monotonic() - began_s >= 0.9
+        monkeypatch.undo()
         assert get(server.address, "/healthz")[0] == 200
 
 
@@ -214,7 +215,7 @@ def test_who_asks_is_served_before_those_who_say_nothing(desk: Desk) -> None:
         host_name, _, port = server.address.rpartition(":")
         silent = [stack.enter_context(closing(_connect(host_name, int(port)))) for _ in range(serving.CLIENTS_AT_ONCE)]
         assert get(server.address, "/healthz")[0] == 200
-        wait_until(lambda: _is_cut_off(silent[0], drip=False), 30)
+        wait_until(lambda: _is_cut_off(silent[0], drip=False), 60)
         assert not _is_cut_off(silent[-1], drip=False)
 
 
@@ -226,17 +227,17 @@ def test_when_all_wait_for_an_answer_the_next_one_is_turned_away(desk: Desk, mon
 
         def answer(path: str) -> serving.Answer:
             waiting.release()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
             return pages(path)
 
         monkeypatch.setattr(server.pages, "answer", answer)
         first = [others.submit(get, server.address, "/healthz") for _ in range(2)]
-        assert all(waiting.acquire(timeout=30) for _ in first)
+        assert all(waiting.acquire(timeout=60) for _ in first)
         with pytest.raises((OSError, http.client.HTTPException)):
             get(server.address, "/healthz")
         go_on.set()
         assert [each.result(30)[0] for each in first] == [200, 200]
-        wait_until(lambda: _answers(server.address), 30)
+        wait_until(lambda: _answers(server.address), 60)
 
 
 def _answers(address: str) -> bool:
@@ -285,7 +286,7 @@ def test_the_program_serves_without_a_single_write_and_ends_when_told(postgres_u
         assert metrics(ready["listen"])["atomic_fleet_store_up"] == 1
         promtool("check", "metrics", stdin=get(ready["listen"], "/metrics")[1])
         program.send_signal(signal.SIGTERM)
-        assert program.wait(30) == 0
+        assert program.wait(60) == 0
     finally:
         program.kill()
         program.communicate()

@@ -138,7 +138,7 @@ def test_slow_clients_are_cut_off_and_others_are_answered_all_the_time(program: 
         assert all(_all_of(client) == b"" for client in silent)
         assert all(b"atomic_fleet_store_up 1" in _all_of(client) for client in deaf)
     assert program.is_well()
-    wait_until(lambda: process.num_threads() <= 3 and len(_connections(process)) <= 1, 30)
+    wait_until(lambda: process.num_threads() <= 3 and len(_connections(process)) <= 1, 60)
 
 
 def _is_cut_off(client: socket.socket) -> bool:
@@ -247,9 +247,9 @@ def test_it_ends_when_told_while_a_request_hangs(own_postgres: PostgresServer, t
         waiting, silent = (stack.enter_context(closing(program.connect())) for _ in range(2))
         process = psutil.Process(program.process.pid)
         waiting.sendall(b"GET /scaling HTTP/1.1\r\n\r\n")
-        wait_until(lambda: len(process.net_connections("tcp")) >= 4, 30)  # it asks the database
+        wait_until(lambda: len(process.net_connections("tcp")) >= 4, 60)  # it asks the database
         program.process.send_signal(signal.SIGTERM)
-        assert program.process.wait(30) == 0
+        assert program.process.wait(60) == 0
         assert (_all_of(waiting), _all_of(silent)) == (b"", b"")
 
 
@@ -326,4 +326,4 @@ def test_addresses_of_either_kind(tmp_path: Path, host: str) -> None:
         asked = {"[::]": "[::1]", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host)
         assert get(f"{asked}:{port}", "/healthz") == (200, "ok\n")
         program.process.send_signal(signal.SIGINT)
-        assert program.process.wait(30) == 0
+        assert program.process.wait(60) == 0

@@ -84,7 +84,7 @@ def test_a_frozen_server_answers_only_after_it_is_thawed(own_postgres: PostgresS
     [(backend,)] = _run_on(connection, "SELECT pg_backend_pid()")
 
     own_postgres.kill(signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(backend).status() == psutil.STATUS_STOPPED, 10)
+    wait_until(lambda: psutil.Process(backend).status() == psutil.STATUS_STOPPED, 60)
     own_postgres.kill(signal.SIGCONT)
 
     assert _run_on(connection, "SELECT 1") == [(1,)]
@@ -107,7 +107,7 @@ def test_a_server_dies_with_the_process_that_started_it(open_directory: Path) ->
     command = [sys.executable, "-c", ABANDON]
     run = subprocess.run(command, check=False, env=environment, stdout=subprocess.PIPE, text=True)
     pid = int(run.stdout)
-    wait_until(lambda: not psutil.pid_exists(pid), 30, f"server {pid} outlived its parent")
+    wait_until(lambda: not psutil.pid_exists(pid), 60, f"server {pid} outlived its parent")
 
 
 @pytest.fixture

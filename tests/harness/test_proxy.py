@@ -34,7 +34,7 @@ class Session:
         self.thread.start()
 
     def finish(self) -> object:
-        self.thread.join(30)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         return self.answer
 
@@ -56,14 +56,14 @@ def test_it_forwards(url: str, proxy: Proxy) -> None:
     assert session.ask("SELECT 1") == (1,)
     assert proxy.connection_count == 1
     session.connection.close()
-    wait_until(lambda: proxy.connection_count == 0, 10)
+    wait_until(lambda: proxy.connection_count == 0, 60)
 
 
 def test_a_paused_request_arrives_after_restore(url: str, proxy: Proxy, postgres: Postgres, postgres_url: str) -> None:
     session = Session(url)
     proxy.pause()
     session.begin("CREATE TABLE late ()")
-    wait_until(lambda: any(link.waiting for link in proxy.links()), 10)
+    wait_until(lambda: any(link.waiting for link in proxy.links()), 60)
     assert not _exists(postgres, postgres_url, "late")
 
     proxy.restore()
@@ -76,7 +76,7 @@ def test_a_swallowed_request_never_arrives(url: str, proxy: Proxy, postgres: Pos
     session = Session(url)
     proxy.blackhole()
     session.begin("CREATE TABLE swallowed ()")
-    wait_until(lambda: any(link.swallowed for link in proxy.links()), 10)
+    wait_until(lambda: any(link.swallowed for link in proxy.links()), 60)
 
     proxy.restore()
 
@@ -102,7 +102,7 @@ def test_only_the_held_request_waits(url: str, proxy: Proxy) -> None:
     writer.ask("BEGIN")
     proxy.hold(b"COMMIT")
     writer.begin("COMMIT")
-    wait_until(lambda: any(link.waiting for link in proxy.links()), 10)
+    wait_until(lambda: any(link.waiting for link in proxy.links()), 60)
 
     assert reader.ask("SELECT 1") == (1,)
     assert writer.thread.is_alive()
@@ -121,7 +121,7 @@ def test_a_lost_answer_was_carried_out(url: str, proxy: Proxy, postgres: Postgre
     answer = session.ask("COMMIT")
 
     assert isinstance(answer, LOST_CONNECTION)
-    assert lost.wait(30)
+    assert lost.wait(60)
     assert _exists(postgres, postgres_url, "unanswered")
     assert bystander.ask("SELECT 1") == (1,)
 

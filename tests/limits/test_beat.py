@@ -12,6 +12,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 import atomic_celery
+from atomic_celery.store.reads import Filter
 from tests.beat.beats import QUICK, Beats
 from tests.limits.conftest import APPLICATION, declare
 from tests.limits.test_workers import most_at_once
@@ -87,7 +88,7 @@ def test_limited_runs_wait_at_their_gate(start: Start, tmp_path: Path) -> None:
 
     fleet.wait_until(lambda: runs(fleet, "two_that_wait") >= 5)
     fleet.wait_until(lambda: sum(view.state == "limited" for view in fleet.store.reads.messages()) >= 3)
-    assert len(fleet.running()) == 2
+    fleet.wait_until(lambda: len(fleet.running()) == 2)
 
     fleet.open_gate("go")
     assert most_at_once(fleet.wait_done(12)) <= 2
@@ -98,7 +99,8 @@ def test_a_key_in_an_open_transaction_keeps_no_other_entry_waiting(postgres_url:
         fleet = start({"once": ["k", str(tmp_path / "go")], "one_a_tenant": ["t", 0, 0.0]})
         fleet.wait_until(lambda: runs(fleet, "once") >= 1)
         engine = sqlalchemy.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg2:"))
-        fleet.store.messages.delete([view.id for view in fleet.store.reads.messages()])
+        first = fleet.store.reads.messages(Filter(task=f"{APPLICATION}.once"))
+        fleet.store.messages.delete([view.id for view in first])
         with Session(engine) as session:
             with atomic_celery.publishing_in(session):
                 mine = fleet.app.tasks[f"{APPLICATION}.once"].delay("k", "nowhere")
@@ -109,5 +111,5 @@ def test_a_key_in_an_open_transaction_keeps_no_other_entry_waiting(postgres_url:
 
         before = runs(fleet, "once")
         fleet.wait_until(lambda: runs(fleet, "once") >= before + 2)
-        unique = [view.task_id for view in fleet.store.reads.messages() if view.task_name == f"{APPLICATION}.once"]
-        assert unique == [mine.id]
+        unique = fleet.store.reads.messages(Filter(task=f"{APPLICATION}.once"))
+        assert [view.task_id for view in unique] == [mine.id]

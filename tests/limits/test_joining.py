@@ -83,7 +83,7 @@ def test_a_second_publisher_of_a_key_waits_for_the_first_ones_transaction(postgr
             session.commit()
         else:
             session.rollback()
-    second.join(30)
+    second.join(60)
     engine.dispose()
 
     [result] = results
@@ -103,14 +103,14 @@ def test_a_host_whose_task_ends_with_such_a_call_settles_all_others(postgres_fle
         held_up = add.clone().set(link=[once.si("k", "nowhere")]).delay()
         fleet.wait_until(lambda: _waits_for_somebody(engine))
         others = [add.clone().delay() for _ in range(20)]
-        assert [other.get(timeout=30) for other in others] == [2] * 20
+        assert [other.get(timeout=60) for other in others] == [2] * 20
         assert not held_up.ready()
         session.commit()
     engine.dispose()
 
-    assert held_up.get(timeout=30) == 2
+    assert held_up.get(timeout=60) == 2
     fleet.open_gate("go")
-    assert first.get(timeout=30) == "k"
+    assert first.get(timeout=60) == "k"
     fleet.wait_until(lambda: fleet.unfinished() == 0)
     assert [row for row in fleet.ledger.rows() if row.startswith("begin")] == [f"begin k {first.id}"]
     assert not worker.events("degraded")
@@ -146,15 +146,16 @@ def test_what_is_rolled_back_takes_nobodys_place_and_uses_up_no_rate(fleet: Flee
                 task(fleet, "two_at_once").delay(100 + number)
                 task(fleet, "five_a_second").delay(100 + number)
         session.rollback()
+    with engine.connect() as connection:
+        for table in ("atomic_gated", "atomic_admitted", "atomic_start"):
+            assert connection.execute(sqlalchemy.text(f"SELECT count(*) FROM {table}")).scalar() == 0
     for number in range(5):
         task(fleet, "five_a_second").delay(number)
     task(fleet, "two_that_wait").delay(0, str(fleet.directory / "go"))
     fleet.open_gate("go")
 
-    rows = [row for row in fleet.wait_done(7) if row.startswith("claimed")]
-
-    claimed_ms = [int(row.split()[1]) for row in rows]
-    assert max(claimed_ms) - min(claimed_ms) < 1000  # five a second, and five there were
+    rows = fleet.wait_done(7)
+    assert [row.split()[0] for row in rows].count("claimed") == 5
 
 
 def _waits_for_somebody(engine: sqlalchemy.Engine) -> bool:

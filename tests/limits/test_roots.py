@@ -53,7 +53,7 @@ def test_a_canvas_is_sent_as_a_root(fleet: Fleet) -> None:
 
     result = root.apply_async(chord(header, fleet.app.signature(f"{APPLICATION}.child", kwargs={"seconds": 0.0})))
 
-    result.get(timeout=30)
+    result.get(timeout=60)
     assert {row.split()[-1] for row in fleet.wait_done(8)} == {"chords"}
 
 
@@ -67,8 +67,8 @@ def test_a_task_that_sends_a_great_many_children_keeps_no_other_root_waiting(fle
     signature(fleet, "child", "other", 0.0).apply_async(root_id="other")
     go.touch()
 
-    fleet.wait_until(lambda: any(row.startswith("begin other") for row in fleet.ledger.rows()))
-    assert len(fleet.ledger.rows()) < 2 * 200
+    rows = fleet.wait_done(2 * 701 + 1)
+    assert [row.split()[1] for row in rows[1:]].index("other") < 2 * 200
 
 
 def test_a_paused_root_starts_nothing_and_goes_on(fleet: Fleet) -> None:
@@ -78,13 +78,13 @@ def test_a_paused_root_starts_nothing_and_goes_on(fleet: Fleet) -> None:
     other = signature(fleet, "child", 9, 0.0).delay()
     fleet.worker(slots=2).start().wait_line("ready")
 
-    assert other.get(timeout=30) == 9
+    assert other.get(timeout=60) == 9
     assert root.state == "paused"
     assert root.progress().waiting == 3
     with pytest.raises(CeleryTimeoutError, match="3 messages of the root 'r' are unfinished"):
         root.wait(0.1)
     assert root.resume()
-    assert [result.get(timeout=30) for result in results] == [0, 1, 2]
+    assert [result.get(timeout=60) for result in results] == [0, 1, 2]
 
 
 def test_a_cancelled_root_revokes_what_waits_and_kills_what_runs(fleet: Fleet) -> None:
@@ -100,7 +100,7 @@ def test_a_cancelled_root_revokes_what_waits_and_kills_what_runs(fleet: Fleet) -
     for result in (deaf, *waiting):
         with pytest.raises(TaskRevokedError):
             AsyncResult(result.id, app=fleet.app).get(timeout=60)
-    root.wait(30)
+    root.wait(60)
     assert "begin" not in " ".join(fleet.ledger.rows())
     assert fleet.app.AsyncResult(listening.id).state in ("SUCCESS", "REVOKED")
     assert [event.kind for event in fleet.store.events.list(root="r")] == ["root-cancelled", "root-changed"]
@@ -114,7 +114,7 @@ def test_what_runs_hears_that_its_root_is_cancelled_and_may_end(fleet: Fleet) ->
 
     assert root.cancel(grace_s=60)
 
-    assert result.get(timeout=30) == "listened"
+    assert result.get(timeout=60) == "listened"
     assert fleet.ledger.rows() == ["begun", "listened"]
 
 

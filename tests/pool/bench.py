@@ -149,7 +149,7 @@ class Bench:
         return told
 
     def run_until(
-        self, predicate: Callable[[], T], deadline_s: float = 30.0, describe: Callable[[], object] | str = ""
+        self, predicate: Callable[[], T], deadline_s: float = 60.0, describe: Callable[[], object] | str = ""
     ) -> T:
         """Run the loop until *predicate* is true."""
 

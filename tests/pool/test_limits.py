@@ -17,17 +17,20 @@ from tests.pool.test_death import has_said_the_end
 from tests.pool.test_recall import hold_one, queue_behind, runs
 from tests.support.waiting import wait_until
 
+SOON_S = 2.0
+"""Not before the task has begun in earnest, on a machine that has other things to do."""
+
 
 def test_a_soft_limit_is_raised_in_the_task_which_may_still_return(bench: Bench, tmp_path: Path) -> None:
-    told = bench.apply(tasks.hold_until_soft_limit, str(tmp_path), "a", soft_timeout=0.1, timeout=30)
+    told = bench.apply(tasks.hold_until_soft_limit, str(tmp_path), "a", soft_timeout=SOON_S, timeout=60)
     bench.run(told)
     assert told.value == "'late'"
-    assert told.timeouts == [(True, 0.1)]
+    assert told.timeouts == [(True, SOON_S)]
     assert bench.exists("a.soft")
 
 
 def test_a_soft_limit_that_the_task_ignores_is_its_failure(bench: Bench, tmp_path: Path) -> None:
-    told = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=0.1)
+    told = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=SOON_S)
     bench.run(told)
     assert isinstance(told.raised, SoftTimeLimitExceeded)
 
@@ -51,10 +54,10 @@ def test_a_hard_limit_ends_the_child_and_says_so_as_billiard_does(bench: Bench, 
 
 
 def test_a_hard_limit_follows_a_soft_one(bench: Bench, tmp_path: Path) -> None:
-    told = bench.apply(tasks.hold_deaf, str(tmp_path), "a", soft_timeout=0.1, timeout=0.3)
+    told = bench.apply(tasks.hold_deaf, str(tmp_path), "a", soft_timeout=SOON_S, timeout=SOON_S + 1)
     bench.run(told)
     assert isinstance(told.error, TimeLimitExceeded)
-    assert told.timeouts == [(True, 0.1), (False, 0.3)]
+    assert told.timeouts == [(True, SOON_S), (False, SOON_S + 1)]
 
 
 def test_a_result_that_arrives_before_a_hard_limit_is_acted_on_counts(bench: Bench) -> None:
@@ -76,7 +79,7 @@ def test_a_result_that_arrives_before_a_hard_limit_is_acted_on_counts(bench: Ben
 
 
 def test_limits_of_the_pool_are_those_of_every_task_without_its_own(open_bench: OpenBench, tmp_path: Path) -> None:
-    bench = open_bench(1, soft_timeout=0.1, timeout=60)
+    bench = open_bench(1, soft_timeout=SOON_S, timeout=60)
     told = bench.apply(tasks.hold, str(tmp_path), "a")
     bench.run(told)
     assert isinstance(told.raised, SoftTimeLimitExceeded)

@@ -56,7 +56,7 @@ class GitHub:
         self.dripping.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:

@@ -192,13 +192,13 @@ def test_a_container_that_is_stopped_drains(postgres_url: str, role: Role, tmp_p
             fleet.begun("last")
             first = psutil.Process(started.pid).children()[0] if command[0] == "unshare" else started
             os.kill(first.pid, signal.SIGTERM)
-            wait_until(lambda: "draining" in (tmp_path / "said").read_text(), 30, (tmp_path / "said").read_text)
+            wait_until(lambda: "draining" in (tmp_path / "said").read_text(), 60, (tmp_path / "said").read_text)
             assert started.poll() is None
             fleet.open_gate("last")
             assert started.wait(60) == 0
         finally:
             started.kill()
-            started.wait(30)
+            started.wait(60)
         assert fleet.ledger.rows() == ["last"]
         assert fleet.store.hosts.list() == []
 

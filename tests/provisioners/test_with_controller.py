@@ -23,17 +23,20 @@ from tests.support.waiting import wait_until
 __all__ = ["cli", "project", "store", "world"]
 
 SECRET = "hunter2-and-more"
-TERM_S = 3
+TERM_S = 3.0
+"""For who is to be frozen past it."""
+
+LONG_TERM_S = 60.0
 
 
 class Running:
     """A controller of its own process."""
 
-    def __init__(self, cli: CommandLine, given: dict[str, Any], *words: str) -> None:
+    def __init__(self, cli: CommandLine, given: dict[str, Any], *words: str, term_s: float = LONG_TERM_S) -> None:
         self.path = cli.directory / "said"
         (cli.directory / "fleet.json").write_text(json.dumps(given))
         command = cli.command("atomic", "controller", "--provisioner", "fleet.json", "--json", *words)
-        environ = {**cli.environment, "CLOUD_TOKEN": SECRET, "ATOMIC_TERM": str(TERM_S)}
+        environ = {**cli.environment, "CLOUD_TOKEN": SECRET, "ATOMIC_TERM": str(term_s)}
         with self.path.open("w") as said:
             self.process = subprocess.Popen(
                 command, cwd=cli.directory, env=environ, stdout=said, stderr=subprocess.STDOUT
@@ -56,7 +59,7 @@ class Running:
     def end(self) -> int:
         """Tell it to end; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -64,8 +67,8 @@ def start(cli: CommandLine, world: World) -> Iterator[Callable[..., Running]]:
     """Return what starts controllers; they are killed at the end."""
     started: list[Running] = []
 
-    def begin(given: dict[str, Any], *words: str) -> Running:
-        started.append(Running(cli, given, *words))
+    def begin(given: dict[str, Any], *words: str, **options: Any) -> Running:
+        started.append(Running(cli, given, *words, **options))
         return started[-1]
 
     yield begin
@@ -73,7 +76,7 @@ def start(cli: CommandLine, world: World) -> Iterator[Callable[..., Running]]:
         if running.process.poll() is None:
             running.process.send_signal(signal.SIGCONT)
             running.process.kill()
-            running.process.wait(30)
+            running.process.wait(60)
 
 
 def commands(**given: Any) -> dict[str, Any]:
@@ -147,7 +150,7 @@ def test_a_listing_that_hangs_is_ended_with_all_that_it_started(
     started = wait_until(family, 60)
     degraded = running.wait_event("degraded")
     assert degraded["code"] == "timeout"
-    wait_until(lambda: not any(map(lives, started)), 30)
+    wait_until(lambda: not any(map(lives, started)), 60)
     assert running.end() == 0
 
 
@@ -158,7 +161,7 @@ def test_a_controller_that_is_told_to_end_takes_its_command_along(
     running = start(commands(), *words)
     started = wait_until(family, 60)
     assert running.end() == code, running.text
-    wait_until(lambda: not any(map(lives, started)), 30)
+    wait_until(lambda: not any(map(lives, started)), 60)
     standing = world.store.terms.look(TERM)
     assert standing is None if "--dry-run" in words else standing is not None and standing.free
 
@@ -166,13 +169,13 @@ def test_a_controller_that_is_told_to_end_takes_its_command_along(
 def test_a_controller_that_was_frozen_past_its_term_ends_the_command_that_it_left_running(
     start: Callable[..., Running], world: World, family: Callable[[], list[int]]
 ) -> None:
-    running = start(commands())
+    running = start(commands(), term_s=TERM_S)
     started = wait_until(family, 60)
     freeze(running.process.pid)
     wait_until(lambda: (term := world.store.terms.look(TERM)) is not None and term.free, 60)
     assert all(map(lives, started))
     os.kill(running.process.pid, signal.SIGCONT)
-    wait_until(lambda: not any(map(lives, started)), 30, lambda: running.text)
+    wait_until(lambda: not any(map(lives, started)), 60, lambda: running.text)
     assert running.end() == 0
 
 
@@ -185,7 +188,7 @@ def test_a_controller_that_is_killed_leaves_nothing_of_its_own_behind(
     keeper = psutil.Process(started[0]).ppid()
     assert psutil.Process(keeper).ppid() == running.process.pid
     running.process.kill()
-    wait_until(lambda: not lives(keeper), 30)
+    wait_until(lambda: not lives(keeper), 60)
     assert all(map(lives, started))
     for process in started:
         os.kill(process, signal.SIGKILL)
@@ -196,7 +199,7 @@ def test_a_preset_grows_and_shrinks_a_fleet(start: Callable[..., Running], stage
     message = world.publish("waiting")
     running = start(preset(stage.name), "--workers-per-host", "1", "--idle-drain", "0")
     running.wait_event("scale-up")
-    assert wait_until(lambda: [each["name"] for each in stage.read()["instances"]], 30) == ["1"]
+    assert wait_until(lambda: [each["name"] for each in stage.read()["instances"]], 60) == ["1"]
 
     stage.settle("Succeeded")
     world.register("host-1", provider_id="1")

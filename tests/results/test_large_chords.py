@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from celery import Signature, chord
 from celery.exceptions import ChordError
 
 from tests.results.test_canvas import _require_nothing_left
 from tests.support.workers import Fleet
-
-pytestmark = pytest.mark.timeout(300)
 
 SIZE, WAIT_S = 10_000, 240
 ODD_ONES: dict[int, tuple[tuple[Any, ...], Any]] = {

@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 def remote(request: pytest.FixtureRequest, proxy: Proxy, postgres_url: str) -> Iterator[Store]:
     """A store behind that network, by either driver."""
     url = proxy.url(postgres_url).replace("postgresql", f"postgresql+{request.param}")
-    store = open_store(url, Settings(connect_timeout_s=2))
+    store = open_store(url, Settings(connect_timeout_s=5))
     store.schema.migrate()
     yield store
     store.close()
@@ -57,7 +57,7 @@ def test_a_transaction_is_its_threads_own(desk: Desk) -> None:
     seen: list[int] = []
 
     def look() -> None:
-        published.wait(timeout=30)
+        published.wait(timeout=60)
         seen.append(len(desk.store.reads.messages()))
 
     reader = threading.Thread(target=look)
@@ -65,7 +65,7 @@ def test_a_transaction_is_its_threads_own(desk: Desk) -> None:
     with desk.store.transaction():
         desk.publish()
         published.set()
-        reader.join(timeout=30)
+        reader.join(timeout=60)
     assert seen == [0]
 
 
@@ -100,10 +100,10 @@ def test_a_hung_server_holds_nobody_longer_than_asked(remote: Store, proxy: Prox
 def test_without_a_deadline_an_answer_is_not_waited_for_much_longer_than_the_server_may_take(
     proxy: Proxy, postgres_url: str
 ) -> None:
-    store = open_store(proxy.url(postgres_url), Settings(statement_timeout_s=0.2, connect_timeout_s=0.1))
+    store = open_store(proxy.url(postgres_url), Settings(statement_timeout_s=1, connect_timeout_s=2))
     store.now_ms()
     proxy.pause()
-    with pytest.raises(errors.StoreUnavailable, match=r"within 0\.3 s"):
+    with pytest.raises(errors.StoreUnavailable, match=r"within 3 s"):
         store.now_ms()
     proxy.restore()
     assert store.now_ms()
@@ -111,7 +111,7 @@ def test_without_a_deadline_an_answer_is_not_waited_for_much_longer_than_the_ser
 
 
 def test_a_migration_takes_as_long_as_it_takes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(postgres_url, Settings(statement_timeout_s=0.1, connect_timeout_s=0.1))
+    store = open_store(postgres_url, Settings(statement_timeout_s=0.5))
     slow = Migration(
         1, "slow", True, "CREATE TABLE atomic_setting (name text PRIMARY KEY, value text); SELECT pg_sleep(1)"
     )
@@ -185,7 +185,7 @@ def test_an_answer_that_was_lost_is_not_taken_for_a_no(remote: Store, proxy: Pro
     dropped = proxy.drop_next_response(b"repeated")
     with pytest.raises(errors.StoreUnavailable):
         desk.publish(task_id="repeated")
-    assert dropped.wait(timeout=30)
+    assert dropped.wait(timeout=60)
     proxy.restore()
     assert desk.messages.publish([desk.new(task_id="repeated")]) == [None]
     assert [message.task_id for message in desk.claim()] == ["warm up", "repeated"]
@@ -205,7 +205,7 @@ def test_a_restarted_server_is_found_again_without_an_error(own_postgres: Postgr
 
 
 def test_a_frozen_holder_does_not_keep_its_locks(postgres_url: str) -> None:
-    store = open_store(postgres_url, Settings(lease_s=1.5, renew_every_s=0.5, statement_timeout_s=1))
+    store = open_store(postgres_url, Settings(lease_s=6, renew_every_s=1, lease_margin_s=1, statement_timeout_s=5))
     store.schema.migrate()
 
     def pause_in_a_transaction() -> None:
@@ -251,7 +251,7 @@ def test_a_sqlite_file_that_others_use_without_a_write_ahead_log_is_waited_for(t
                 asked.result(timeout=0.2)
             reading.close()
             other.execute("COMMIT")
-            assert asked.result(timeout=30)
+            assert asked.result(timeout=60)
         store.close()
         hurried.close()
 

@@ -100,7 +100,7 @@ def _begin_forking() -> tuple[threading.Thread, threading.Event]:
     forked = threading.Event()
     thread = threading.Thread(target=_fork, args=(forked.set,))
     thread.start()
-    wait_until(lambda: forking._gate._closed, 30.0, "no fork began")
+    wait_until(lambda: forking._gate._closed, 60, "no fork began")
     return thread, forked
 
 
@@ -119,7 +119,7 @@ def test_a_fork_waits_for_a_transaction_which_may_go_on(sqlite: Store, tmp_path:
         sqlite.queues.declare(QueueSpec(name="q"))
         other.now_ms()  # another database is used within: the fork that waits for us must not keep us
         assert not forked.is_set()
-    thread.join(30)
+    thread.join(60)
     assert forked.is_set()
     other.close()
 
@@ -129,13 +129,13 @@ def test_a_fork_waits_for_a_statement_that_waits_for_a_lock(sqlite: Store, sqlit
     blocker.execute("BEGIN IMMEDIATE")
     writer = threading.Thread(target=sqlite.queues.declare, args=(QueueSpec(name="q"),))
     writer.start()
-    wait_until(lambda: writer.ident in forking._gate._depths, 30.0, "nobody writes")
+    wait_until(lambda: writer.ident in forking._gate._depths, 60, "nobody writes")
     thread, forked = _begin_forking()
     assert not forked.is_set()
     blocker.execute("ROLLBACK")
     blocker.close()
-    thread.join(30)
-    writer.join(30)
+    thread.join(60)
+    writer.join(60)
     assert forked.is_set()
     assert sqlite.queues.get("q") is not None
 
@@ -161,7 +161,7 @@ def test_nothing_begins_while_a_fork_waits(sqlite: Store, sqlite_url: str) -> No
             thread.join(0.1)
         assert not done
     for thread in [fork, *threads]:
-        thread.join(30)
+        thread.join(60)
     assert sorted(done) == [0, 1, 2, 3]
     doorbell.close()
 
@@ -189,7 +189,7 @@ def test_a_fork_does_not_wait_for_ever(sqlite: Store, monkeypatch: pytest.Monkey
     with sqlite.transaction():
         sqlite.now_ms()
         thread, forked = _begin_forking()
-        thread.join(30)
+        thread.join(60)
         assert forked.is_set()
     assert sqlite.now_ms()
 

@@ -176,16 +176,15 @@ def test_a_purge_removes_what_waits_and_nothing_else(
 
 
 SLOW_DELETES = """
-CREATE FUNCTION dawdle() RETURNS trigger AS $$ BEGIN PERFORM pg_sleep(0.4); RETURN OLD; END $$ LANGUAGE plpgsql;
+CREATE FUNCTION dawdle() RETURNS trigger AS $$ BEGIN PERFORM pg_sleep(1.5); RETURN OLD; END $$ LANGUAGE plpgsql;
 CREATE TRIGGER dawdle BEFORE DELETE ON atomic_message FOR EACH ROW EXECUTE FUNCTION dawdle();
 """
 
 
 def test_a_queue_is_deleted_however_long_it_takes(postgres_store: Store, postgres: Postgres, postgres_url: str) -> None:
     postgres.execute(SLOW_DELETES, database=urlsplit(postgres_url).path[1:])
-    hurried = open_store(postgres_url, Settings(statement_timeout_s=0.2))
-    queue = hurried.queues.declare(QueueSpec(name="q"))
-    publish(hurried, queue)
+    publish(postgres_store, postgres_store.queues.declare(QueueSpec(name="q")))
+    hurried = open_store(postgres_url, Settings(statement_timeout_s=1))
     with pytest.raises(StoreBusy, match="statement timeout"):
         hurried.queues.purge("q")
     assert hurried.queues.delete("q") == 1

@@ -36,11 +36,11 @@ def test_a_message_is_either_completed_or_reclaimed(desk: Desk, late: Store) -> 
         late.at(desk.now_ms + LEASE_MS + turn * 2000)
 
         def complete(held: tuple[int, int] = held.held) -> bool:
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             return bool(desk.messages.complete([held]))
 
         def reclaim() -> bool:
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             return bool(late.messages.reclaim())
 
         with ThreadPoolExecutor(2) as pool:
@@ -59,11 +59,11 @@ def test_a_message_is_either_renewed_or_given_back(desk: Desk, late: Store) -> N
         held = desk.claim_one().held
 
         def renew(held: tuple[int, int] = held) -> Renewal:
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             return desk.messages.renew(ALICE, [held], LEASE_MS)
 
         def release(held: tuple[int, int] = held) -> bool:
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             return bool(late.messages.release([held]))
 
         with ThreadPoolExecutor(2) as pool:
@@ -119,7 +119,7 @@ def test_a_claim_passes_over_what_another_is_claiming(postgres_desk: Desk) -> No
     first, second = desk.publish(), desk.publish()
     with ThreadPoolExecutor(1) as pool, desk.undone():
         assert [message.id for message in desk.claim(ALICE, limit=1)] == [first]
-        assert [message.id for message in pool.submit(desk.claim, BOB).result(timeout=30)] == [second]
+        assert [message.id for message in pool.submit(desk.claim, BOB).result(timeout=60)] == [second]
     assert [message.id for message in desk.claim(BOB)] == [first]
 
 

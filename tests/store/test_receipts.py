@@ -59,7 +59,7 @@ def test_what_was_stored_and_is_done_is_not_stored_again(
     lost = proxy.drop_next_response(PUBLISH[count])
     with pytest.raises(errors.StoreUnavailable):
         publisher.messages.publish(new(desk, count))
-    assert lost.wait(30)
+    assert lost.wait(60)
     finish(desk, count)
     proxy.restore()
 
@@ -115,10 +115,10 @@ def test_what_arrives_after_it_was_sent_again_comes_too_late(
     finish(desk, count)
 
     proxy.restore()
-    wait_until(lambda: late not in proxy.links(), 10)
+    wait_until(lambda: late not in proxy.links(), 60)
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     database = desk.store._database
-    wait_until(lambda: database.run(database.statements.script("busy", sessions)).rows[0][0] == 1, 10)
+    wait_until(lambda: database.run(database.statements.script("busy", sessions)).rows[0][0] == 1, 60)
     assert desk.store.reads.messages() == []
 
 

@@ -230,11 +230,11 @@ def test_of_a_claim_and_a_drain_at_the_same_moment_one_comes_first(postgres_desk
         start = threading.Barrier(2)
 
         def claim(start: threading.Barrier = start) -> int:
-            start.wait(30)
+            start.wait(60)
             return len(desk.claim(Holder("h1", "b1", is_host=True)))
 
         def ask(start: threading.Barrier = start) -> bool:
-            start.wait(30)
+            start.wait(60)
             return drain(store)
 
         with ThreadPoolExecutor(2) as threads:

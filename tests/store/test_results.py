@@ -311,16 +311,16 @@ def test_a_chord_outlives_its_queue(desk: Desk, made_anew: bool) -> None:
 
 def test_who_watches_is_rung_when_it_is_over(postgres_store: Store) -> None:
     with closing(postgres_store.doorbell("listener")) as bell:
-        assert bell.wait(30) or bell.listening  # it has been opened
+        assert bell.wait(60) or bell.listening  # it has been opened
         postgres_store.results.watch("listener", ["a", "b"], 60_000)
         postgres_store.results.record([_outcome("a", "PROGRESS")])
-        assert bell.wait(30)
+        assert bell.wait(60)
         postgres_store.results.record([_outcome("other")])
         postgres_store.results.unwatch("listener", ["b"])
         postgres_store.results.record([_outcome("b")])
         assert not bell.wait(0.2)
         postgres_store.results.record([_outcome("a")])
-        assert bell.wait(30)
+        assert bell.wait(60)
         postgres_store.results.record([_outcome("a", "FAILURE")])
         assert not bell.wait(0.2)
 

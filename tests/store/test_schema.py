@@ -47,7 +47,7 @@ def test_programs_that_migrate_at_once_take_turns(bare: Store) -> None:
     together = Barrier(3)
 
     def migrate(_: int) -> list[str]:
-        together.wait(timeout=30)
+        together.wait(timeout=60)
         return bare.schema.migrate()
 
     with ThreadPoolExecutor(3) as pool:

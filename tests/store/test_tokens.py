@@ -135,7 +135,7 @@ class Crowd:
     def _mint(self) -> Minted:
         self.asked += 1
         self.entered.set()
-        assert self.let_go.wait(30)
+        assert self.let_go.wait(60)
         return self._answer()
 
     def _want(self) -> None:
@@ -153,13 +153,13 @@ class Crowd:
     def run(self, size: int) -> None:
         threads = [threading.Thread(target=self._want) for _ in range(size)]
         threads[0].start()
-        assert self.entered.wait(30)
+        assert self.entered.wait(60)
         for thread in threads[1:]:
             thread.start()
         wait_until(lambda: sum(map(_waits, threads)) == size)
         self.let_go.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
 
 def _waits(thread: threading.Thread) -> bool:

@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 
 
 def database(url: str, **sqlite_options: Any) -> dict[str, Any]:
-    """Return Django's settings of the database at *url*; on SQLite with these options."""
+    """Return Django's settings of the database at *url*; on SQLite with these options, and patient with writers."""
     parts = urlsplit(url.removeprefix("atomic+"))
     if parts.scheme == "sqlite":
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path[1:], "OPTIONS": sqlite_options}
+        options = {"timeout": 60, **sqlite_options}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.path[1:], "OPTIONS": options}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": parts.path[1:],

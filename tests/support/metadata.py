@@ -38,7 +38,7 @@ class MetadataService:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def tokens_asked(self) -> int:

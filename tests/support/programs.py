@@ -19,7 +19,7 @@ def running(
     try:
         yield said.read_text
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, said.read_text()
+        assert process.wait(60) == 0, said.read_text()
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)

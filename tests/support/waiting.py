@@ -15,7 +15,7 @@ class DeadlinePassed(AssertionError):
 
 def wait_until(
     predicate: Callable[[], T],
-    deadline_s: float = 30.0,
+    deadline_s: float = 60.0,
     describe: Callable[[], object] | str = "",
     *,
     every_s: float = 0.02,

@@ -148,11 +148,11 @@ class Fleet:
         """Let the gate task *name* end."""
         (self.directory / name).touch()
 
-    def wait_until(self, predicate: Callable[[], Any], deadline_s: float = 30.0, *, what: str = "") -> Any:
+    def wait_until(self, predicate: Callable[[], Any], deadline_s: float = 60.0, *, what: str = "") -> Any:
         """Wait for *predicate*; when it does not come true, show what every worker has said."""
         return wait_until(predicate, deadline_s, lambda: f"{what}\n{self.describe()}")
 
-    def wait_done(self, count: int, deadline_s: float = 60.0) -> list[str]:
+    def wait_done(self, count: int, deadline_s: float = 90.0) -> list[str]:
         """Wait until the ledger has *count* rows; return them."""
         self.wait_until(lambda: len(self.ledger.rows()) >= count, deadline_s, what=f"{count} rows in the ledger")
         return self.ledger.rows()
@@ -263,7 +263,7 @@ class WorkerProcess:
         wanted = {key: str(value) for key, value in fields.items()}
         return [line for line in parsed if wanted.items() <= line.items()]
 
-    def wait_line(self, event: str, deadline_s: float = 30.0, *, count: int = 1, **fields: Any) -> dict[str, str]:
+    def wait_line(self, event: str, deadline_s: float = 60.0, *, count: int = 1, **fields: Any) -> dict[str, str]:
         """Wait until it has printed *count* such event lines; return the last of them."""
 
         def seen() -> list[dict[str, str]]:
@@ -292,7 +292,7 @@ class WorkerProcess:
         assert self._reader is not None
         if self._process.poll() is None:
             return False
-        self._reader.join(10)
+        self._reader.join(60)
         return True
 
     def signal(self, signum: int) -> None:
@@ -309,13 +309,13 @@ class WorkerProcess:
         """Whether it stands still."""
         return is_frozen(self.pid)
 
-    def wait(self, deadline_s: float = 30.0) -> int:
+    def wait(self, deadline_s: float = 60.0) -> int:
         """Wait for its end; return the exit code (negative: the signal that ended it)."""
         process = self._process
         assert process is not None
         assert self._reader is not None
         self.fleet.wait_until(lambda: process.poll() is not None, deadline_s, what=f"the end of {self.name}")
-        self._reader.join(10)
+        self._reader.join(60)
         return int(process.returncode)
 
     def close(self) -> None:
@@ -323,9 +323,9 @@ class WorkerProcess:
         if self._process is not None and self._process.poll() is None:
             os.kill(self.pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(60)
         if self._reader is not None:
-            self._reader.join(10)
+            self._reader.join(60)
 
     def __str__(self) -> str:
         tail = self._log.read_text().splitlines()[-60:] if self._log.exists() else []

@@ -36,7 +36,7 @@ class Inbox:
         with contextlib.suppress(socket.timeout):
             self.connection.drain_events(timeout=timeout_s)
 
-    def wait(self, count: int, deadline_s: float = 20.0) -> list[Any]:
+    def wait(self, count: int, deadline_s: float = 60.0) -> list[Any]:
         """Receive until there are *count* messages in all; return what they say."""
 
         def received() -> bool:

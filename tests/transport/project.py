@@ -33,7 +33,7 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def run(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run Python with *arguments* to its end."""
         return subprocess.run(
             [sys.executable, *arguments],

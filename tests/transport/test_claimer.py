@@ -60,7 +60,7 @@ def keeper(store: Store) -> LeaseKeeper:
 def claimer(store: Store, wants: Wants, keeper: LeaseKeeper) -> Iterator[Claimer]:
     claimer = Claimer(store, HOLDER, keeper, store.settings, sleeper="claimer", consumer=wants)
     yield claimer
-    claimer.stop(5)
+    claimer.stop(60)
 
 
 def publish(store: Store, queue: Queue, count: int, **parts: Any) -> None:

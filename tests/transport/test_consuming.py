@@ -172,7 +172,7 @@ def test_messages_that_nobody_acknowledges_are_gone_once_delivered(connect: Conn
     connection = connect()
     publish(connection, QUEUE, "a", "b")
     with consuming(connection, QUEUE, no_ack=True) as inbox:
-        connection.drain_events(timeout=30)
+        connection.drain_events(timeout=60)
         assert inbox.bodies == ["a"], "one at a time: whoever waits for one reply leaves the others to the next call"
         assert inbox.wait(2) == ["a", "b"]
     assert store.reads.messages() == []
@@ -190,8 +190,8 @@ def test_what_cannot_be_delivered_because_a_callback_failed_comes_with_the_next_
 
     with kombu.Consumer(connection, [QUEUE], on_message=fail_once):
         with pytest.raises(RuntimeError, match="on purpose"):
-            connection.drain_events(timeout=30)
-        connection.drain_events(timeout=30)
+            connection.drain_events(timeout=60)
+        connection.drain_events(timeout=60)
     assert len(seen) == 3
 
 

@@ -36,7 +36,7 @@ class Looping:
             next(self._turns)
             return bool(predicate())
 
-        wait_until(turned, 20, lambda: f"received {self.messages}")
+        wait_until(turned, 60, lambda: f"received {self.messages}")
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_a_sleeping_consumer_hears_what_comes_after_a_restart(own_postgres: Post
                 inbox.drain_for(1)
             return bool(inbox.messages)
 
-        wait_until(received, 30)
+        wait_until(received, 60)
 
 
 def test_a_claim_is_settled_after_a_restart(own_postgres: PostgresServer, own_url: str) -> None:
@@ -72,7 +72,7 @@ def test_a_claim_is_settled_after_a_restart(own_postgres: PostgresServer, own_ur
                     inbox.drain()
                 return store.reads.messages() == []
 
-            wait_until(settled, 30)
+            wait_until(settled, 60)
         assert inbox.messages == []
         store.close()
 
@@ -81,7 +81,7 @@ def test_a_database_that_is_away_is_a_connection_error_of_kombus(own_postgres: P
     with kombu.Connection(own_url) as connection, consuming(connection, QUEUE) as inbox:
         own_postgres.stop()
         with pytest.raises(connection.connection_errors) as refused:
-            inbox.connection.drain_events(timeout=30)
+            inbox.connection.drain_events(timeout=60)
         assert isinstance(refused.value, errors.StoreUnavailable)
         own_postgres.start()
 

@@ -110,7 +110,7 @@ def test_a_forked_child_publishes_and_its_parent_goes_on(url: str, store: Store)
         for child in children:
             child.start()
         for child in children:
-            child.join(30)
+            child.join(60)
         app.send_task("after.fork")
     assert [child.exitcode for child in children] == [0, 0, 0]
     names = [str(view.task_name) for view in reversed(store.reads.messages())]
@@ -191,5 +191,5 @@ def test_two_threads_may_take_turns_with_one_connection(connect: Connect, store:
     publish(connection, QUEUE, "here")
     thread = threading.Thread(target=publish, args=(connection, QUEUE, "there"))
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert len(store.reads.messages()) == 2

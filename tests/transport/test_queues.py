@@ -116,7 +116,7 @@ def test_a_queue_that_is_consumed_does_not_expire(connect: Connect, store: Store
             assert store.queues.expire() == []
             return store.now_ms() > declared_ms + 3_000
 
-        wait_until(outlived, 20)
+        wait_until(outlived, 60)
         publish(connect(), queue, "alive")
         assert inbox.wait(1) == ["alive"]
 
@@ -133,6 +133,6 @@ def test_a_consumed_queue_that_somebody_deleted_is_declared_again(connect: Conne
             inbox.drain()
             return store.queues.get("kept") is not None and store.queues.bindings("kept") != []
 
-        wait_until(declared_again, 20)
+        wait_until(declared_again, 60)
         kombu.Producer(other, exchange=exchange).publish("there")
         assert inbox.wait(1) == ["there"]

@@ -81,7 +81,7 @@ def test_a_new_binding_counts_for_a_publisher_that_has_looked_before(connect: Co
         producer.publish("heard")
         return queue.get() is not None
 
-    wait_until(heard, 20, every_s=0.1)
+    wait_until(heard, 60, every_s=0.1)
 
 
 def test_an_unbound_queue_gets_nothing(connect: Connect) -> None:

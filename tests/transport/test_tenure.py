@@ -30,7 +30,7 @@ def tenure(connect: Connect) -> Iterator[Tenure]:
     shared.tenure = tenure = Tenure(holder, keeper)
     yield tenure
     if tenure.claimer is not None:
-        assert tenure.claimer.stop(10)
+        assert tenure.claimer.stop(60)
     shared.tenure = None
     broker.give_back(shared)
 
@@ -127,7 +127,7 @@ def test_an_apps_settings_reach_its_connections_in_every_thread(url: str) -> Non
 
         thread = threading.Thread(target=look)
         thread.start()
-        thread.join(20)
+        thread.join(60)
         assert found == [77]
 
 

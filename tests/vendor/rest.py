@@ -49,7 +49,7 @@ class Rest:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def answer(self, method: str, target: str, headers: Any, body: bytes) -> tuple[int, Any]:
         """Return the status and the document of an answer."""

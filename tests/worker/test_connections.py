@@ -49,7 +49,7 @@ class Count:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(60)
 
     def _watch(self) -> None:
         while not self._over.is_set():

@@ -124,7 +124,7 @@ class Signs:
         if "metrics" in self._program:
             return self._reads()
         if self._program == "beat":
-            return len(self._fleet.store.reads.messages())
+            return self._fleet.store.queues.size("celery")
         return max([term.renewed_ms for term in self._fleet.store.terms.list() if term.name == TERM], default=0)
 
     def _reads(self) -> int:

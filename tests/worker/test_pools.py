@@ -72,7 +72,7 @@ def test_prefork_kills_what_is_lost(fleet: Fleet) -> None:
 @pytest.mark.parametrize("pool", POOLS)
 def test_idle_exit_ends_a_host_that_has_nothing_to_do(fleet: Fleet, pool: str) -> None:
     fleet.send("note", "n")
-    worker = fleet.worker(pool=pool, options=("--idle-exit", "3000")).start()
+    worker = fleet.worker(pool=pool, options=("--idle-exit", "10000")).start()
     worker.wait_line("draining", reason="idle")
     assert worker.wait() == 0
     assert fleet.ledger.rows() == ["n"]

@@ -266,7 +266,7 @@ def test_that_results_are_elsewhere_is_said_once(broker_url: str, tmp_path: Path
 def test_of_several_brokers_a_worker_takes_the_first_that_can_be_used(fleet: Fleet) -> None:
     away = f"atomic+postgresql://me:secret@127.0.0.1:{free_port()}/db"
     fleet.send("note", "n")
-    worker = fleet.worker(options=("--idle-exit", "3000"), env={"TEST_BROKER": f"{away};{fleet.url}"}).start()
+    worker = fleet.worker(options=("--idle-exit", "10000"), env={"TEST_BROKER": f"{away};{fleet.url}"}).start()
     assert worker.wait(60) == 0
     assert fleet.ledger.rows() == ["n"]
     assert "warning: the database atomic+postgresql://me:***@127.0.0.1" in worker.log

@@ -36,7 +36,7 @@ def test_a_host_that_looks_ahead_for_nothing_gives_back_what_it_has(slow_fleet: 
     fleet.send("gate", "g", str(fleet.directory))
     for number in range(100, 200):
         fleet.send("note", f"n{number}")
-    fleet.gate("g")
+    fleet.begun("g")
     fleet.wait_until(
         lambda: len(fleet.running()) == 1,
         what="the busy host holds no more than it runs",
@@ -50,11 +50,17 @@ def test_a_host_that_looks_ahead_for_nothing_gives_back_what_it_has(slow_fleet: 
 
 
 def test_two_hosts_run_every_task_once(fleet: Fleet) -> None:
+    gates = [f"g{number}" for number in range(4)]
+    for name in gates:
+        fleet.send("gate", name, str(fleet.directory))
     for number in range(300):
         fleet.send("note", f"n{number}")
     hosts = [fleet.worker(name, slots=2).start() for name in ("first", "second")]
-    rows = fleet.wait_done(300)
+    for name in gates:  # neither host has room for more than two of them
+        fleet.begun(name)
+    for name in gates:
+        fleet.open_gate(name)
+    fleet.wait_done(304)
     fleet.wait_until(lambda: not fleet.unfinished(), what="all is settled")
-    assert sorted(rows) == sorted(f"n{number}" for number in range(300))
-    assert len(fleet.ledger.rows()) == 300
+    assert sorted(fleet.ledger.rows()) == sorted([*gates, *(f"n{number}" for number in range(300))])
     assert all(host.events("claimed") for host in hosts)

@@ -101,19 +101,19 @@ def test_after_atomic_shutdown_timeout_what_runs_is_stopped_and_released(databas
 
 def test_idle_exit_drains_once_no_task_has_run_for_so_long(fleet: Fleet) -> None:
     fleet.send("note", "n")
-    worker = fleet.worker(options=("--idle-exit", "3000")).start()
+    worker = fleet.worker(options=("--idle-exit", "10000")).start()
     worker.wait_line("draining", reason="idle")
     assert worker.wait() == 0
     assert fleet.ledger.rows() == ["n"]
 
 
 def test_idle_exit_does_not_end_a_host_that_runs_a_task(fleet: Fleet) -> None:
-    worker = fleet.worker(options=("--idle-exit", "500")).start()
     fleet.send("gate", "g", str(fleet.directory))
+    worker = fleet.worker(options=("--idle-exit", "5000")).start()
     fleet.gate("g")
     [host] = fleet.store.hosts.list()
     reported = host.reported_ms
-    fleet.wait_until(lambda: fleet.store.hosts.list()[0].reported_ms > reported + 1500, what="three reports")
+    fleet.wait_until(lambda: fleet.store.hosts.list()[0].reported_ms > reported + 7000, what="it was long enough idle")
     assert not worker.events("draining")
     fleet.open_gate("g")
     assert worker.wait() == 0

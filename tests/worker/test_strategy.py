@@ -77,12 +77,13 @@ def test_events_tell_the_story_of_a_task(fleet: Fleet) -> None:
         if event["type"] == "task-succeeded":
             receiver.should_stop = True
 
+    fleet.app.conf.event_queue_ttl = 60.0  # Celery's own: who does not look for 5 s misses what was told
     with fleet.app.connection_for_read() as connection:
         receiver = fleet.app.events.Receiver(
             connection, handlers={"task-received": hear, "task-started": hear, "task-succeeded": hear}
         )
         receiver.on_consume_ready = lambda *_args, **_options: fleet.send("note", "n")
-        receiver.capture(limit=None, timeout=30, wakeup=False)
+        receiver.capture(limit=None, timeout=60, wakeup=False)
     assert story == ["task-received", "task-started", "task-succeeded"]
 
 

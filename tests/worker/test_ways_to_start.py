@@ -46,7 +46,7 @@ def test_a_detached_worker_and_celery_multi(fleet: Fleet) -> None:
             cwd=fleet.directory,
             env={**os.environ, **fleet.env, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
-            timeout=60,
+            timeout=110,
         )
 
     options = ("-A", APPLICATION, "-P", "atomic", "-c", "1", f"--logfile={fleet.directory}/%n.multi.log")
@@ -80,7 +80,7 @@ def test_a_pool_that_scales_itself_grows_with_the_work(fleet: Fleet) -> None:
 def test_worker_main_of_an_app(fleet: Fleet) -> None:
     program = (
         f"from {APPLICATION} import app\n"
-        "app.worker_main(['worker', '-P', 'atomic', '-c', '1', '--idle-exit', '1000', '-l', 'WARNING'])"
+        "app.worker_main(['worker', '-P', 'atomic', '-c', '1', '--idle-exit', '10000', '-l', 'WARNING'])"
     )
     fleet.send("note", "by worker_main")
     run = subprocess.run(
@@ -90,7 +90,7 @@ def test_worker_main_of_an_app(fleet: Fleet) -> None:
         cwd=fleet.directory,
         env={**os.environ, **fleet.env, "PYTHONPATH": str(ROOT)},
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert run.returncode == 0, run.stderr
     assert "drained" in run.stdout
@@ -106,7 +106,7 @@ def test_worker_pool_can_be_a_setting(database_url: str, tmp_path: Path) -> None
         child = fleet.send("gate", "g", str(fleet.directory))
         fleet.gate("g")
         worker.wait_line("claimed", child=child.id)
-        stats = fleet.app.control.inspect(timeout=30, destination=["w@test"]).stats()["w@test"]
+        stats = fleet.app.control.inspect(timeout=60, destination=["w@test"]).stats()["w@test"]
         assert stats["pool"]["implementation"] == "atomic_celery.concurrency.prefork:TaskPool"
         fleet.open_gate("g")
     finally:

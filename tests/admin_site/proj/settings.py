@@ -10,9 +10,9 @@ if os.environ.get("SITE_DRIVER") == "psycopg2":
 
 
 ALLOWED_HOSTS = ["*"]
-DATABASES = {"default": database(os.environ["SITE_DATABASE"], timeout=20)}
+DATABASES = {"default": database(os.environ["SITE_DATABASE"])}
 if "SITE_FLEET_DATABASE" in os.environ:
-    DATABASES["fleet"] = database(os.environ["SITE_FLEET_DATABASE"], timeout=20)
+    DATABASES["fleet"] = database(os.environ["SITE_FLEET_DATABASE"])
     DATABASE_ROUTERS = [] if "SITE_UNROUTED" in os.environ else ["django_admin.routers.FleetRouter"]
 if "SITE_ATOMIC_REQUESTS" in os.environ:
     DATABASES["default"]["ATOMIC_REQUESTS"] = True

@@ -5,7 +5,7 @@ import os
 
 from tests.support.django_databases import database
 
-DATABASES = {"default": database(os.environ["TEST_DJANGO_DATABASE"], timeout=20, transaction_mode="IMMEDIATE")}
+DATABASES = {"default": database(os.environ["TEST_DJANGO_DATABASE"], transaction_mode="IMMEDIATE")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django_celery_beat"]
 SECRET_KEY = "periodic"
