@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.binaries import ServerNotFound, postgres_directory, unprivileged
 from tests.support.pgbouncer import PgBouncer, PoolerNotFound
@@ -16,6 +17,12 @@ from tests.support.proxy import Proxy
 from tests.support.roles import Role
 
 EXTERNAL_URL = "ATOMIC_TEST_POSTGRES_URL"
+
+# The same examples in every run, however slow the machine; `pytest --hypothesis-profile=default` looks for new ones.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 def pytest_report_header() -> str:
