@@ -269,7 +269,7 @@ def test_a_forked_child_waits_for_itself(app: Celery, record: Record) -> None:
 def test_a_database_that_goes_and_comes_back_is_waited_for(postgres_url: str, proxy: Proxy) -> None:
     with (
         closing(_app(postgres_url)) as direct,
-        closing(_app(proxy.url(postgres_url), atomic_statement_timeout=2, atomic_connect_timeout=2)) as app,
+        closing(_app(proxy.url(postgres_url), atomic_statement_timeout=5, atomic_connect_timeout=5)) as app,
     ):
         waiter = Waiter(AsyncResult("t", app=app))
         wait_until(lambda: _awaited(app) == 1)
