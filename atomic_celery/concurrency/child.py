@@ -193,6 +193,7 @@ class Child:
             with current.holding(message):
                 self.vigil.entry = errand.entry
                 self._running = True
+                self._heed_what_came_before()
                 value = target(*args, **kwargs)
                 self._running = False
             succeeded = True
@@ -237,6 +238,13 @@ class Child:
         if self._running or self._waiting:
             self._running = self._waiting = False
             raise SystemExit
+
+    def _heed_what_came_before(self) -> None:
+        """Act on signals that found no task to interrupt, because this one had not quite begun."""
+        if self.ended_by is not None:
+            raise SystemExit
+        if self._page.soft(self.vigil.entry):
+            raise SoftTimeLimitExceeded
 
     def _on_soft_limit(self, _signum: int, _frame: FrameType | None) -> None:
         """Interrupt the running task, if it is the one whose time is over."""

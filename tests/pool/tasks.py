@@ -88,8 +88,9 @@ def hold_tidily(directory: str, name: str) -> None:
 @app.task
 def hold_deaf(directory: str, name: str) -> None:
     """As `hold`, out of reach of every signal that can be handled."""
+    for signum in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     Path(directory, f"{name}.began").write_text(str(os.getpid()))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
     ctypes.CDLL(None).sleep(600)
 
 

@@ -17,12 +17,12 @@ from tests.pool.test_death import has_said_the_end
 from tests.pool.test_recall import hold_one, queue_behind, runs
 from tests.support.waiting import wait_until
 
-SOON_S = 2.0
-"""Not before the task has begun in earnest, on a machine that has other things to do."""
+SOON_S = 0.3
 
 
 def test_a_soft_limit_is_raised_in_the_task_which_may_still_return(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.hold_until_soft_limit, str(tmp_path), "a", soft_timeout=SOON_S, timeout=60)
+    bench.begin("a")
     bench.run(told)
     assert told.value == "'late'"
     assert told.timeouts == [(True, SOON_S)]
@@ -31,8 +31,42 @@ def test_a_soft_limit_is_raised_in_the_task_which_may_still_return(bench: Bench,
 
 def test_a_soft_limit_that_the_task_ignores_is_its_failure(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=SOON_S)
+    bench.begin("a")
     bench.run(told)
     assert isinstance(told.raised, SoftTimeLimitExceeded)
+
+
+@pytest.fixture
+def slow_beginning(open_bench: OpenBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A pool whose child says that it has begun a task, and begins it when there is a file called ``go``."""
+
+    def reach(point: str) -> None:
+        if point == "child.began":
+            tasks.wait_for(tmp_path / "go")
+
+    monkeypatch.setattr("atomic_celery.concurrency.child.faults.reach", reach)
+    return open_bench(1)
+
+
+def test_a_soft_limit_is_over_before_the_task_has_quite_begun(slow_beginning: Bench, tmp_path: Path) -> None:
+    bench = slow_beginning
+    told = bench.apply(tasks.hold, str(tmp_path), "a", soft_timeout=0.1)
+    bench.run_until(lambda: told.timeouts)
+    (tmp_path / "go").touch()
+    bench.run(told)
+    assert isinstance(told.error, SoftTimeLimitExceeded)
+    assert not bench.exists("a.began")
+
+
+def test_a_task_is_terminated_before_it_has_quite_begun(slow_beginning: Bench, tmp_path: Path) -> None:
+    bench = slow_beginning
+    told = bench.apply(tasks.hold, str(tmp_path), "a")
+    bench.run_until(lambda: told.began)
+    bench.pool.terminate_job(told.began[0])
+    (tmp_path / "go").touch()
+    bench.run(told)
+    assert isinstance(told.error, Terminated)
+    assert not bench.exists("a.began")
 
 
 def test_the_signal_of_a_soft_limit_that_is_another_tasks_hurts_nobody(bench: Bench, tmp_path: Path) -> None:
@@ -55,6 +89,7 @@ def test_a_hard_limit_ends_the_child_and_says_so_as_billiard_does(bench: Bench, 
 
 def test_a_hard_limit_follows_a_soft_one(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.hold_deaf, str(tmp_path), "a", soft_timeout=SOON_S, timeout=SOON_S + 1)
+    bench.begin("a")
     bench.run(told)
     assert isinstance(told.error, TimeLimitExceeded)
     assert told.timeouts == [(True, SOON_S), (False, SOON_S + 1)]
@@ -81,6 +116,7 @@ def test_a_result_that_arrives_before_a_hard_limit_is_acted_on_counts(bench: Ben
 def test_limits_of_the_pool_are_those_of_every_task_without_its_own(open_bench: OpenBench, tmp_path: Path) -> None:
     bench = open_bench(1, soft_timeout=SOON_S, timeout=60)
     told = bench.apply(tasks.hold, str(tmp_path), "a")
+    bench.begin("a")
     bench.run(told)
     assert isinstance(told.raised, SoftTimeLimitExceeded)
     own = bench.apply(tasks.hold, str(tmp_path), "b", soft_timeout=50)
