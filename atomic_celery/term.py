@@ -19,6 +19,8 @@ ASK_EVERY_S = 1.0
 """How often somebody who does not lead asks whether the term is free."""
 
 _ANSWER_WITHIN_S = 3.0
+"""How long an answer is waited for at least; a tenth of a term where that is longer."""
+
 _RENEWALS_A_TERM = 4
 
 
@@ -35,6 +37,7 @@ class Term:
         self._fence: int | None = None
         self._trusted_until = NEVER
         self._next_at = self._clock.now()
+        self._answer_within_s = max(_ANSWER_WITHIN_S, store.settings.term_s / 10)
 
     @property
     def held(self) -> bool:
@@ -85,7 +88,7 @@ class Term:
         """End the term, so that another may lead at once. Safe to repeat."""
         fence, self._fence = self._fence, None
         if fence is not None:
-            with self._store.deadline(_ANSWER_WITHIN_S):
+            with self._store.deadline(self._answer_within_s):
                 self._store.terms.hand_over(self.name, fence)
 
     def seconds_until_next(self) -> float:
@@ -126,5 +129,5 @@ class Term:
 
     def _patience_s(self, now: Moment) -> float:
         """Seconds to wait for an answer: short, and not beyond the end of a term that is held."""
-        left_s = self._trusted_until.seconds_from(now) if self._fence is not None else _ANSWER_WITHIN_S
-        return max(0.1, min(_ANSWER_WITHIN_S, left_s))
+        left_s = self._trusted_until.seconds_from(now) if self._fence is not None else self._answer_within_s
+        return max(0.1, min(self._answer_within_s, left_s))

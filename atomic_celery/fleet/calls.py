@@ -35,7 +35,7 @@ class Calls:
     @property
     def stuck(self) -> bool:
         """Whether a call that was given up has not ended yet."""
-        return self._call is not None and self._call.thread.is_alive()
+        return self._call is not None and self._call.runs
 
     def give_up(self) -> None:
         """Give up the call that is made at the moment, and make no other. Safe from any thread."""
@@ -57,16 +57,15 @@ class Calls:
             raise errors.CallGivenUp(doing)
         self._awake.clear()
         call = _Call(doing, function, lambda: self._term.held, self._awake)
-        self._call = call  # type: ignore[assignment]  # nobody reads its answer from there
         call.thread.start()
-        while call.thread.is_alive() and not call.over.is_set():
+        self._call = call  # type: ignore[assignment]  # nobody reads its answer from there
+        while call.runs:
             self._awake.wait(max(0.05, self._term.seconds_until_next()))
             self._awake.clear()
             if self._ending or not self._keep():
                 call.given_up.set()
                 call.over.wait(GIVEN_UP_ENDS_WITHIN_S)
                 break
-        call.thread.join(0.1)
         return call.answer()
 
     def _keep(self) -> bool:
@@ -89,6 +88,11 @@ class _Call(Generic[T]):
         self._answers: list[T] = []
         self._error: Exception | None = None
         self.thread = threading.Thread(target=self._run, name="atomic-provisioner", daemon=True)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the provisioner has not come back yet; the thread may take another moment to end."""
+        return not self.over.is_set()
 
     def _run(self) -> None:
         try:
