@@ -55,18 +55,18 @@ class StoreTrouble(errors.StoreError):
 
 
 @contextmanager
-def bounded(store: Store, limit_s: float = READ_LIMIT_S, *, hint: str = _NO_ANSWER) -> Iterator[None]:
-    """Let what is inside ask the store for at most *limit_s*.
+def bounded(store: Store, limit_s: float | None = None, *, hint: str = _NO_ANSWER) -> Iterator[None]:
+    """Let what is inside ask the store for a limited time.
 
     Args:
         store: Whom it asks.
-        limit_s: For how long.
+        limit_s: For how long; `READ_LIMIT_S` if nothing is said.
         hint: What to try when there is no answer in time.
 
     Raises:
         StoreTrouble: It could not be reached (unknown), did not answer in time or was too busy (degraded).
     """
-    began_s = clock.monotonic_s()
+    began_s, limit_s = clock.monotonic_s(), READ_LIMIT_S if limit_s is None else limit_s
     try:
         with store.deadline(limit_s):
             yield

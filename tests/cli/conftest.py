@@ -21,7 +21,8 @@ from tests.support.hosts import new_host
 
 ROOT = Path(__file__).parents[2]
 LEASE_MS = 30_000
-PATIENCE_S = 60.0  # for a process on a busy machine; the limits that are tested are far below
+PATIENT = {"ATOMIC_STALE_AFTER": "3600", "ATOMIC_CONNECT_TIMEOUT": "60"}
+PATIENCE_S = 120.0  # for a process on a busy machine; the limits that are tested are far below
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class CommandLine:
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("ATOMIC_", "CELERY_", "NO_COLOR"))
         }
-        return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}", "ATOMIC_STALE_AFTER": "3600"}
+        return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}", **PATIENT}
 
     def celery(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run `celery -A app …` to its end."""
@@ -116,7 +117,9 @@ def world(store: Store) -> World:
     return World(store)
 
 
-def project(directory: Path, broker_url: str) -> CommandLine:
-    """Write a Celery project with that broker."""
-    (directory / "app.py").write_text(f"from celery import Celery\n\napp = Celery('app', broker={broker_url!r})\n")
+def project(directory: Path, broker_url: str, *, patient: bool = True) -> CommandLine:
+    """Write a Celery project with that broker, which waits for its database as long as it takes if it is *patient*."""
+    patience = "import tests.support.patience\n" if patient else ""
+    app = f"app = Celery('app', broker={broker_url!r})\n"
+    (directory / "app.py").write_text(f"{patience}from celery import Celery\n\n{app}")
     return CommandLine(directory)

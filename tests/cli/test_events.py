@@ -98,7 +98,7 @@ def test_following_shows_each_event_once_as_it_comes(cli: CommandLine, world: Wo
 def test_following_misses_none_that_is_committed_after_a_later_one(postgres_url: str, tmp_path: Path) -> None:
     """Numbers are given when an event is recorded, and it is seen when its transaction ends."""
     url = f"atomic+{postgres_url}"
-    with closing(open_store(url, Settings())) as store, closing(open_store(url, Settings())) as slow:
+    with closing(open_store(url, Settings())) as store, closing(open_store(url, Settings(lease_s=600))) as slow:
         store.schema.migrate()
         store.events.record("host-registered", host="first")
         with following(project(tmp_path, url)) as events:

@@ -20,8 +20,9 @@ def test_a_plan_changes_nothing_and_migrate_does_what_it_said(cli: CommandLine) 
 
 def test_several_at_once_upgrade_once(cli: CommandLine) -> None:
     commands = [cli.command("atomic", "migrate", "--json") for _ in range(3)]
+    patient = cli.environment | {"ATOMIC_LEASE": "180", "ATOMIC_STATEMENT_TIMEOUT": "110"}
     running = [
-        subprocess.Popen(command, cwd=cli.directory, env=cli.environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(command, cwd=cli.directory, env=patient, stdout=subprocess.PIPE, text=True)
         for command in commands
     ]
     said = [process.communicate(timeout=120)[0] for process in running]

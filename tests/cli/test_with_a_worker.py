@@ -17,6 +17,7 @@ APP = """\
 import pathlib
 import time
 
+import tests.support.patience
 from celery import Celery
 
 app = Celery("app", broker={broker!r})

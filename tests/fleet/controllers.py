@@ -10,9 +10,11 @@ from typing import Any
 
 from atomic_celery.fleet.controller import TERM
 from tests.cli.conftest import CommandLine, World
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
-TERM_S = 3
+TERM_S = 12.0
+"""Short enough to wait for its end, long enough for all that a controller does within one."""
 CLOUD = "tests.fleet.folder_cloud"
 
 
@@ -61,6 +63,12 @@ class Controllers:
     def leads(self, process: subprocess.Popen[str]) -> bool:
         standing = self.world.store.terms.look(TERM)
         return standing is not None and not standing.free and standing.holder.split("/")[1] == str(process.pid)
+
+    def freeze(self, process: subprocess.Popen[str]) -> None:
+        """Stop one while it writes nothing: on SQLite, nobody else could write before it goes on."""
+        with self.world.store.transaction():
+            self.world.store.now_ms()
+            freeze(process.pid)
 
     def wait_until(self, predicate: object, what: str) -> None:
         wait_until(predicate, 60, lambda: f"{what}\n{self}")  # type: ignore[arg-type]

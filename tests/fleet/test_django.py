@@ -14,6 +14,7 @@ from tests.admin_site.running import PROJECT, Site
 from tests.fleet.test_serving import get
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
+from tests.support.workers import LONG_TERM
 
 CLOUD = "tests.fleet.folder_cloud"
 
@@ -23,7 +24,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     url = f"sqlite:///{tmp_path}/site.db"
     if request.param != "sqlite":
         url = request.getfixturevalue("postgres_url")
-    made = Site({"SITE_DATABASE": url, "SITE_DRIVER": request.param, "ATOMIC_TEST_CLOUD": str(tmp_path)})
+    made = Site({"SITE_DATABASE": url, "SITE_DRIVER": request.param, "ATOMIC_TEST_CLOUD": str(tmp_path), **LONG_TERM})
     assert made.manage("migrate").returncode == 0
     return made
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.support.workers import APPLICATION, ROOT, Fleet, WorkerProcess
+from tests.support.workers import APPLICATION, LONG_TERM, ROOT, Fleet, WorkerProcess
 
 CLOUD = "tests.fleet.folder_cloud"
 
@@ -48,7 +48,13 @@ class Site:
                 *("--provisioner", CLOUD, "--max-hosts", "1", "--workers-per-host", "1", *words),
             ],
             cwd=self.fleet.directory,
-            env={**os.environ, **self.fleet.env, "ATOMIC_TEST_CLOUD": str(self.folder), "PYTHONPATH": str(ROOT)},
+            env={
+                **os.environ,
+                **self.fleet.env,
+                **LONG_TERM,
+                "ATOMIC_TEST_CLOUD": str(self.folder),
+                "PYTHONPATH": str(ROOT),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -56,7 +62,9 @@ class Site:
 
     def tick(self, *words: str) -> list[dict[str, Any]]:
         """Let a new controller take over for one tick; return what it has said."""
-        said, _ = self.controller(*words).communicate(timeout=120)
+        controller = self.controller(*words)
+        said, _ = controller.communicate(timeout=120)
+        assert controller.returncode == 0, said
         return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
     def reasons(self) -> list[str]:

@@ -15,7 +15,6 @@ from atomic_celery.fleet.controller import TERM
 from tests.cli.conftest import CommandLine, World, cli, project, store, world
 from tests.faults.skew import Skew
 from tests.fleet.controllers import CLOUD, Controllers
-from tests.support.freezing import freeze
 from tests.support.stray_signals import signal_another_thread
 from tests.support.workers import LONG_TERM
 
@@ -60,7 +59,7 @@ def test_a_controller_that_was_frozen_past_its_term_calls_nothing_when_it_goes_o
     (controllers.folder / f"hold.{where}").touch()
     frozen = controllers.start("--workers-per-host", "1")
     controllers.wait_until(lambda: (controllers.folder / f"came.{where}.{frozen.pid}").exists(), f"{where} has begun")
-    freeze(frozen.pid)
+    controllers.freeze(frozen)
     before = [call for call in controllers.calls() if call[0] == frozen.pid]
     (controllers.folder / f"hold.{where}").unlink()
     successor = controllers.start("--workers-per-host", "1", **LONG_TERM)

@@ -6,9 +6,11 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from billiard.exceptions import WorkerLostError
 
 from atomic_celery.clock import NEVER, Moment, SystemClock
+from atomic_celery.concurrency import vigil
 from atomic_celery.concurrency.deadline_page import LONG_AGO, NO_ENTRY, DeadlinePage
 from tests.pool import tasks
 from tests.pool.bench import ALWAYS, Bench, alive
@@ -19,9 +21,6 @@ from tests.support.waiting import wait_until
 
 LEASE = (5, 1)
 
-SOON_S = 5.0
-"""Not before the task has begun in earnest, on a machine that has other things to do."""
-
 
 def test_an_errand_without_a_lease_is_never_late(bench: Bench) -> None:
     told = bench.apply(tasks.add, 1, 1)
@@ -30,10 +29,11 @@ def test_an_errand_without_a_lease_is_never_late(bench: Bench) -> None:
 
 
 def test_a_child_ends_itself_when_its_lease_runs_out_though_the_host_stands_still(bench: Bench, tmp_path: Path) -> None:
-    until = SystemClock().now().later(SOON_S)
-    bench.pool.deadlines.trusted_until = lambda message_id, fence: until
+    bench.pool.deadlines.trusted_until = ALWAYS
     told = bench.apply(tasks.spawn, str(tmp_path), lease=LEASE)
     pids = [*bench.started_pids(), *bench.pids]
+    until = SystemClock().now().later(1.0)
+    bench.trust(told, until)
     wait_until(lambda: not any(map(alive, pids)))  # the loop does not run
     assert until.reached(SystemClock().now())
     bench.run(told)
@@ -48,11 +48,14 @@ def test_either_clock_ends_a_lease(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_renewed_lease_goes_on(bench: Bench, tmp_path: Path) -> None:
-    first = SystemClock().now().later(SOON_S)
-    bench.pool.deadlines.trusted_until = lambda message_id, fence: first
+    bench.pool.deadlines.trusted_until = ALWAYS
     told = bench.apply(tasks.hold, str(tmp_path), "a", lease=LEASE)
     bench.run_until(lambda: told.began)
+    freeze(told.began[0])  # it sees the renewal in time, however long that takes
+    first = SystemClock().now().later(0.5)
+    bench.trust(told, first)
     bench.pool.deadlines.set(*LEASE, NEVER)
+    os.kill(told.began[0], signal.SIGCONT)
     bench.run_until(lambda: first.later(0.5).reached(SystemClock().now()))  # two looks of the vigil later
     bench.let_go("a")
     bench.run(told)
@@ -95,22 +98,28 @@ def test_an_errand_whose_lease_is_over_before_it_begins_is_handed_back(bench: Be
     assert not told.over
 
 
-def test_a_task_can_ask_whether_it_is_trusted(bench: Bench, tmp_path: Path) -> None:
-    bench.pool.deadlines.trusted_until = lambda message_id, fence: SystemClock().now().later(SOON_S)
+def test_a_task_can_ask_whether_it_is_trusted(
+    open_bench: OpenBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vigil, "LOOK_EVERY_S", 3600.0)  # it would end the child, perhaps before the task has asked
+    bench = open_bench(1)
+    bench.pool.deadlines.trusted_until = ALWAYS
     told = bench.apply(tasks.trusted_until_false, str(tmp_path), "a", lease=LEASE)
+    bench.run_until(lambda: told.began)
+    bench.trust(told, SystemClock().now())
+    bench.run_until(lambda: bench.exists("a.fenced"))
+    assert told.errand is not None
+    bench.pool.kill(told.errand)
     bench.run(told)
-    assert bench.exists("a.fenced")
-    assert isinstance(told.error, WorkerLostError)
 
 
 def test_a_frozen_child_does_not_go_on_after_its_lease(bench: Bench, tmp_path: Path) -> None:
     """Frozen past its lease, it is thawed: it may look at the clock first, and ends."""
-    until = SystemClock().now().later(SOON_S)
-    bench.pool.deadlines.trusted_until = lambda message_id, fence: until
+    bench.pool.deadlines.trusted_until = ALWAYS
     told = bench.apply(tasks.hold, str(tmp_path), "a", lease=LEASE)
     bench.run_until(lambda: told.began)
     freeze(told.began[0])
-    wait_until(lambda: until.reached(SystemClock().now()))
+    bench.trust(told, SystemClock().now())
     os.kill(told.began[0], signal.SIGCONT)
     bench.run(told)
     assert isinstance(told.error, WorkerLostError)

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import billiard
+import psutil
 import pytest
 from celery import signals
 from celery.exceptions import ImproperlyConfigured
@@ -22,6 +23,7 @@ from tests.pool.bench import Bench, alive, open_files
 from tests.pool.conftest import OpenBench
 from tests.pool.test_recall import hold_one, queue_behind, runs
 from tests.support.freezing import freeze
+from tests.support.waiting import wait_until
 
 
 def test_without_an_event_loop_the_pool_says_what_to_choose() -> None:
@@ -97,11 +99,12 @@ def test_terminate_ends_all_at_once_and_tells_nothing(open_bench: OpenBench, tmp
 def test_all_can_be_killed_from_another_thread_while_the_loop_is_stuck(open_bench: OpenBench, tmp_path: Path) -> None:
     bench = open_bench(2)
     told = bench.apply(tasks.spawn, str(tmp_path))
-    pids = [*bench.started_pids(), *bench.pids]
+    started, children = bench.started_pids(), bench.pids
     killer = threading.Thread(target=bench.pool.kill_all)
     killer.start()
     killer.join()  # this thread, the loop's, does nothing meanwhile
-    assert not any(map(alive, pids))
+    assert not any(map(alive, children))
+    wait_until(lambda: not any(map(alive, started)))  # nor now
     bench.run(told)
     bench.run_until(lambda: not bench.pids)
 
@@ -111,7 +114,7 @@ def test_stop_kills_a_child_that_does_not_leave(bench: Bench, monkeypatch: pytes
     [pid] = bench.pids
     freeze(pid)
     bench.stop()
-    assert not alive(pid)
+    wait_until(lambda: not alive(pid))
 
 
 def test_a_stopped_pool_leaves_no_descriptor_open(open_bench: OpenBench, tmp_path: Path) -> None:
@@ -173,7 +176,7 @@ def test_a_child_leaves_after_its_number_of_tasks(open_bench: OpenBench) -> None
 
 
 def test_a_child_leaves_after_a_task_that_used_too_much_memory(open_bench: OpenBench) -> None:
-    bench = open_bench(1, max_memory_per_child=300 * 1024)
+    bench = open_bench(1, max_memory_per_child=psutil.Process().memory_info().rss // 1024 + 200 * 1024)
     small, big, after = bench.apply(tasks.eat, 1), bench.apply(tasks.eat, 400), bench.apply(tasks.eat, 1)
     bench.run(small, big, after)
     assert small.value == big.value

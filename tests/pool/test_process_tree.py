@@ -30,14 +30,16 @@ def test_a_killed_child_takes_along_what_it_started(bench: Bench, tmp_path: Path
     assert len(pids) == 3
     assert all(map(alive, pids))
     assert told.errand is not None
+    bench.run_until(lambda: told.began)
     bench.pool.kill(told.errand)
-    assert all_ended(pids)
+    wait_until(lambda: all_ended(pids))  # the loop does not run
     bench.run(told)
 
 
 def test_a_terminated_child_takes_along_what_it_started(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.spawn, str(tmp_path))
     pids = bench.started_pids()
+    bench.run_until(lambda: told.began)
     bench.pool.terminate_job(bench.pids[0], signal.SIGTERM)
     bench.run(told)
     bench.run_until(lambda: all_ended(pids))
@@ -46,6 +48,7 @@ def test_a_terminated_child_takes_along_what_it_started(bench: Bench, tmp_path: 
 def test_a_hard_limit_takes_along_what_the_task_started(bench: Bench, tmp_path: Path) -> None:
     told = bench.apply(tasks.spawn, str(tmp_path), timeout=60)
     pids = bench.started_pids()
+    bench.run_until(lambda: told.began)
     assert told.errand is not None
     bench.pool.on_hard_timeout(told.errand)
     bench.run(told)
@@ -83,7 +86,7 @@ def test_processes_that_keep_forking_are_ended() -> None:
         "while True:\n"
         "    if os.fork() == 0:\n"
         "        os.setsid(); time.sleep(600)\n"
-        "    time.sleep(0.001)\n"
+        "    time.sleep(0.01)\n"
     )
     setup = (
         "import ctypes, os, subprocess, sys\n"

@@ -335,7 +335,7 @@ with make_app(url) as app, Session(sqlalchemy.create_engine(engine_url)) as sess
 def test_a_process_that_is_killed_leaves_both_or_none(joined: Office, engine: sqlalchemy.Engine, dies: str) -> None:
     urls = [str(joined.app.conf.broker_url), engine.url.render_as_string(hide_password=False)]
 
-    killed = subprocess.run([sys.executable, "-c", DIES, *urls, dies], timeout=60, check=False)
+    killed = subprocess.run([sys.executable, "-c", DIES, *urls, dies], timeout=120, check=False)
 
     assert killed.returncode == -signal.SIGKILL
     assert joined.task_ids() == (["after the commit"] if dies == "after the commit" else [])

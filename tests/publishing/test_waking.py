@@ -18,7 +18,7 @@ from tests.publishing.conftest import Office, open_office
 from tests.support.waiting import wait_until
 
 WHILE_S = 0.2  # how long to listen for what must not come
-LONG_S = 10.0
+LONG_S = 60.0
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ HASTY = {
 RENEWED = {**QUICK, "ATOMIC_LEASE": "12", "ATOMIC_STATEMENT_TIMEOUT": "10"}
 """For tests that wait until a lease would have run out, if it had not been renewed."""
 
-LONG_TERM = {"ATOMIC_TERM": "60"}
-"""For a beat or a controller that is to lead on however busy the machine is."""
+LONG_TERM = {"ATOMIC_TERM": "600"}
+"""For a beat or a controller that is to lead on, and waits a minute for an answer, however busy the machine is."""
 
 
 class Fleet:

@@ -30,8 +30,14 @@ def url(store: Store, database_url: str) -> str:
     return f"atomic+{database_url}"
 
 
+@pytest.fixture(autouse=True)
+def patient_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a connection give back what it holds, however long a busy machine takes for it."""
+    monkeypatch.setattr("atomic_celery.transport.intake.CLOSE_WITHIN_S", 60.0)
+
+
 @pytest.fixture
-def connect(url: str) -> Iterator[Connect]:
+def connect(url: str, patient_closing: None) -> Iterator[Connect]:
     """Open connections to the test's database; each has its own routing memory, as in a process of its own."""
     with ExitStack() as opened:
 

@@ -246,7 +246,7 @@ def test_stopping_settles_what_waits_and_claims_nothing_more(store: Store, claim
     claimer.start()
     wait_until(lambda: wants.got)
     claimer.settle(Ending(wants.got[0].held, "complete"))
-    assert claimer.stop(10)
+    assert claimer.stop(60)
     assert unfinished(store) == []
     publish(store, wants.queue, 1)
     assert unfinished(store) == ["ready"]

@@ -22,6 +22,7 @@ import os
 from celery import Celery
 app = Celery("proj", broker=os.environ["BROKER"])
 app.conf.task_ignore_result = True
+app.conf.event_queue_ttl = app.conf.event_queue_expires = 600  # flower may be busy
 
 @app.task
 def touch(path):

@@ -69,7 +69,7 @@ def test_the_appetite_of_the_pool_counts_instead_of_the_prefetch_count(
     tenure: Tenure, connect: Connect, store: Store
 ) -> None:
     appetite = [3]
-    tenure.appetite = lambda: appetite[0] - len(looping.messages)
+    tenure.appetite = lambda: appetite[0] - len(tenure.keeper.held())
     publish(connect(), QUEUE, *range(8))
     looping = Looping(connect())
     consumer = kombu.Consumer(looping.connection, [QUEUE], on_message=looping.messages.append)
