@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from threading import Barrier, Event
+from urllib.parse import urlsplit
 
 from atomic_celery.store.records import Claimed, Holder, Limit
 from tests.store.desk import ALICE, BOB, LEASE_MS, Desk
 from tests.store.hosts import ONE, Host, limited
+from tests.support.postgres import Postgres
 
 THREADS, TURNS = 4, 40
 RATE_MS = 500
@@ -64,6 +66,28 @@ def test_no_two_hosts_count_the_same_room(desk: Desk) -> None:
     starts_ms.sort()
     assert len(starts_ms) > 4
     assert all(later - first >= RATE_MS for first, later in zip(starts_ms, starts_ms[4:], strict=False))
+
+
+SLOW_INSERTS = """
+CREATE FUNCTION dawdle() RETURNS trigger AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN NEW; END $$ LANGUAGE plpgsql;
+CREATE TRIGGER dawdle BEFORE INSERT ON atomic_claim FOR EACH ROW EXECUTE FUNCTION dawdle();
+CREATE TRIGGER dawdle BEFORE INSERT ON atomic_admitted FOR EACH ROW EXECUTE FUNCTION dawdle();
+CREATE TRIGGER dawdle BEFORE INSERT ON atomic_start FOR EACH ROW EXECUTE FUNCTION dawdle();
+"""
+
+
+def test_a_start_is_noted_as_of_its_claim_however_long_that_takes(
+    postgres_desk: Desk, postgres: Postgres, postgres_url: str
+) -> None:
+    """One that was noted as earlier would let the next in before a whole period has passed between their claims."""
+    desk, database = postgres_desk, urlsplit(postgres_url).path[1:]
+    desk.store.at(None)
+    [message_id] = limited(desk, Limit("rate", "rate", rate_starts=4, rate_ms=RATE_MS), 1)
+    postgres.execute(SLOW_INSERTS, database=database)
+    desk.store.limits.admit(ALICE, desk.store.limits.survey(desk.lanes(), 1).gated, LEASE_MS)
+    view = desk.store.reads.message(message_id)
+    assert view is not None
+    assert postgres.execute("SELECT at_ms FROM atomic_start", database=database) == [(view.claimed_ms,)]
 
 
 def test_who_admits_keeps_the_room_from_others_until_it_is_known_who_has_it(postgres_desk: Desk) -> None:

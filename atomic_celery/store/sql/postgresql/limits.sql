@@ -191,11 +191,13 @@ WITH held AS MATERIALIZED (
      WHERE message_id = ANY (ARRAY(
                SELECT message_id FROM passing WHERE NOT :is_host::boolean OR EXISTS (SELECT FROM host)))
     RETURNING message_id, queue_id, limit_id, root_limit_id, priority, position, fence + 1 AS fence, crashes, again
+), clock AS MATERIALIZED (
+    SELECT {now_ms} AS now_ms  -- once: a start that were noted as earlier than its claim would let the next in too early
 ), claimed AS (
     INSERT INTO atomic_claim (message_id, queue_id, priority, position, fence, crashes,
                               holder, boot, claimed_ms, lease_until_ms)
     SELECT message_id, queue_id, priority, position, fence, crashes,
-           :holder::text, :boot::text, {now_ms}, {now_ms} + :lease_ms::bigint
+           :holder::text, :boot::text, (SELECT now_ms FROM clock), (SELECT now_ms FROM clock) + :lease_ms::bigint
       FROM taken
 ), counting AS MATERIALIZED (
     SELECT held.id, held.rate_ms, taken.message_id, taken.fence, taken.again
@@ -215,7 +217,8 @@ WITH held AS MATERIALIZED (
      WHERE atomic_start.limit_id = held.id AND atomic_start.at_ms <= {now_ms} - held.rate_ms
 ), started AS (
     INSERT INTO atomic_start (limit_id, at_ms, starts)
-    SELECT id, (({now_ms} - 1) / greatest(rate_ms / 1000, 1) + 1) * greatest(rate_ms / 1000, 1), count(*)
+    SELECT id, (((SELECT now_ms FROM clock) - 1) / greatest(rate_ms / 1000, 1) + 1) * greatest(rate_ms / 1000, 1),
+           count(*)
       FROM counting
      WHERE rate_ms IS NOT NULL
      GROUP BY id, rate_ms
