@@ -58,8 +58,9 @@ def test_who_has_finished_is_not(watchdog: Watchdog) -> None:
 def test_the_connection_in_use_when_time_is_up_is_the_one_that_is_cut(watchdog: Watchdog) -> None:
     given_back, in_use = Wire(), Wire()
     watch = Watch().start(SOON_S, given_back)
-    watchdog.watch(watch)
-    watch.use(in_use)
+    with watchdog._changed:  # it cannot look meanwhile
+        watchdog.watch(watch)
+        watch.use(in_use)
     assert in_use.is_cut.wait(timeout=60)
     assert not given_back.is_cut.is_set()
 
@@ -67,9 +68,10 @@ def test_the_connection_in_use_when_time_is_up_is_the_one_that_is_cut(watchdog: 
 def test_a_watch_that_is_started_again_counts_anew(watchdog: Watchdog) -> None:
     wire, later = Wire(), Wire()
     watch = Watch().start(SOON_S, wire)
-    watchdog.watch(watch)
-    watch.finish()
-    watchdog.watch(watch.start(FAR_S, wire))
+    with watchdog._changed:
+        watchdog.watch(watch)
+        watch.finish()
+        watchdog.watch(watch.start(FAR_S, wire))
     watchdog.watch(Watch().start(1.5 * SOON_S, later))
     assert later.is_cut.wait(timeout=60)
     assert not wire.is_cut.is_set()

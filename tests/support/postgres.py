@@ -62,7 +62,11 @@ class Postgres:
 
     def drop_database(self, url: str) -> None:
         """Drop the database of *url*, cutting off whoever is still connected."""
-        self.execute(f'DROP DATABASE IF EXISTS "{urlsplit(url).path[1:]}" WITH (FORCE)')
+        name = urlsplit(url).path[1:]
+        theirs = f"pg_stat_activity WHERE datname = '{name}' AND backend_type = 'client backend'"
+        cut_off = f"SELECT pg_terminate_backend(pid) FROM {theirs}"
+        wait_until(lambda: not self.execute(cut_off), describe=f"sessions of {name} live on")
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def execute(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
         """Run one statement outside any transaction and return its rows."""
